@@ -1,0 +1,46 @@
+"""nvprobe: which part of a model the GPU spends, loses or waits its time for, and why.
+
+The public names below are loaded when first used, so that importing nvprobe in a training script
+costs milliseconds and never pulls in pandas, pyarrow or torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nvprobe.version import __version__
+
+if TYPE_CHECKING:
+    from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
+
+_HOMES = {
+    "GateFailed": "nvprobe.errors",
+    "InputError": "nvprobe.errors",
+    "NvprobeError": "nvprobe.errors",
+    "ToolError": "nvprobe.errors",
+    "UsageError": "nvprobe.errors",
+}
+
+__all__ = [
+    "GateFailed",
+    "InputError",
+    "NvprobeError",
+    "ToolError",
+    "UsageError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nvprobe' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted(__all__)

@@ -1,0 +1,127 @@
+"""What attribution makes of a Trace: an owner path, a method or a reason for every GPU op.
+
+``Attribution`` is made once (``attribute.attribute(trace)``) and is what every analysis takes.
+Definitions: docs/attribution.md. The slow oracle in tests/oracle.py gives the same answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from nvprobe.trace import Column, Trace
+
+__all__ = ["Attribution", "Kind", "Method", "PathTable", "RangeTree"]
+
+
+class Method(IntEnum):
+    """How an op got its owner path; from ``UNRESOLVED`` on: why it has none."""
+
+    LAUNCH = 0
+    INHERITED = 1
+    GRAPH_CAPTURE = 2
+    GRAPH_LAUNCH = 3
+    LAUNCHED_BEFORE_WINDOW = 4
+    NO_LAUNCH_RECORD = 5
+    UNIFIED_MEMORY = 6
+    OPAQUE_GRAPH = 7
+    NO_RANGE_OPEN = 8
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the op has an owner path."""
+        return self < Method.LAUNCHED_BEFORE_WINDOW
+
+
+class Kind(IntEnum):
+    """What a range means."""
+
+    USER = 0
+    STEP = 1
+    PHASE = 2
+    MODULE = 3
+    GRAPH = 4
+    COLLECTIVE = 5
+    OPERATOR = 6
+    LIBRARY = 7
+
+
+@dataclass(frozen=True, slots=True)
+class PathTable:
+    """Distinct owner paths as a trie. Row order: parents stand before children."""
+
+    parent: Column
+    """int32 row of the parent path, -1 for a root."""
+    name: Column
+    """int32 row of ``names``."""
+    depth: Column
+    """int32, 0 for a root."""
+    kind: Column
+    """int8 :class:`Kind` of the path's last range (the first one seen)."""
+    domain: Column
+    """int32 row of the trace's strings: domain of the path's last range, -1 default."""
+    names: pa.StringArray
+    """Clean range names: torch attributes and step indices are off."""
+
+    def text(self, path: int) -> str:
+        r"""``step/forward/fwd:lin1``; a slash inside a name is written ``\/``."""
+        parts = []
+        while path >= 0:
+            parts.append(self.names[int(self.name[path])].as_py().replace("/", "\\/"))
+            path = int(self.parent[path])
+        return "/".join(reversed(parts))
+
+    def texts(self) -> list[str]:
+        """The text of every path, in row order."""
+        own = [text.replace("/", "\\/") for text in self.names.to_pylist()]
+        out: list[str] = []
+        for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
+            out.append(own[name] if parent < 0 else f"{out[parent]}/{own[name]}")
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTree:
+    """Per row of ``trace.ranges``: its place in the tree."""
+
+    parent: Column
+    """int64 row of the innermost range of the same thread open at its start, -1 for none."""
+    path: Column
+    """int32 row of the path table: the owner path taken at its start, the range itself last."""
+    folded: Column
+    """bool: a twin by emit_nvtx that stands for its parent and is no instance of its own."""
+    end: Column
+    """int64: the recorded end, or the end of the capture for a range never closed."""
+    index: Column
+    """int64: the number that ended the name (``step 4`` → 4), -1 where there was none."""
+    kind: Column
+    """int8 :class:`Kind`."""
+    sequence: Column
+    """int64 autograd sequence number from the name (``seq = 4``) or the operators table, -1."""
+    operator_id: Column
+    """int64 ``op_id`` from the name, -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """A Trace and the owner of everything in it. Columns are aligned with ``trace.ops``."""
+
+    trace: Trace
+    paths: PathTable
+    tree: RangeTree
+    call: Column
+    """int64 row of ``trace.calls`` that started each op, -1 for none."""
+    owner: Column
+    """int32 row of ``paths``, -1 where unresolved."""
+    method: Column
+    """int8 :class:`Method`."""
+    valid: Column
+    """bool: times are possible; an op with impossible times counts with 0 ns."""
+    duration: Column
+    """int64 ns, 0 where times are impossible."""
+    initiating: Column
+    """int32 row of ``trace.threads`` per process, -1 where the process has no ranges."""
+    autograd: Column
+    """bool per thread."""

@@ -1,0 +1,42 @@
+"""The exception tree. Each class carries the exit code that the command line ends with.
+
+* NvprobeError
+  - InputError: a report, trace or folder cannot be used
+  - UsageError: options that do not fit together
+  - GateFailed: a gate such as ``--fail-on-regression`` did not hold
+  - ToolError: nsys (or another program nvprobe drives) is absent or failed
+
+A message is one line: it names the thing, says what is wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ["GateFailed", "InputError", "NvprobeError", "ToolError", "UsageError"]
+
+
+class NvprobeError(Exception):
+    """Base of everything nvprobe raises on purpose; ``str(error)`` is fit to show to a user."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(NvprobeError):
+    """A report, trace or folder cannot be used."""
+
+
+class UsageError(NvprobeError):
+    """Options or arguments that do not fit together."""
+
+    exit_code = 2
+
+
+class GateFailed(NvprobeError):
+    """A gate (``--fail-on-regression``, ``--budget``) did not hold."""
+
+    exit_code = 3
+
+
+class ToolError(NvprobeError):
+    """A program nvprobe drives (nsys, its importer) is absent, too old or failed."""

@@ -1,0 +1,1 @@
+"""From files to a Trace: the only room that knows foreign schemas."""

@@ -1,0 +1,1 @@
+"""From an Analysis to text, JSON and tables: no computing here."""
