@@ -1,0 +1,20 @@
+"""What all tests share: where the corpus is, and how a test says that it needs it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("NVPROBE_SHARED", ROOT.parent / "shared"))
+CORPUS = SHARED / "corpus"
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of real captures; the test is skipped where it is absent."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"no corpus at {CORPUS} (set NVPROBE_SHARED)")
+    return CORPUS
