@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from nvprobe.trace import Column, Trace
 
-__all__ = ["Attribution", "Kind", "Method", "PathTable", "RangeTree"]
+__all__ = [
+    "Attribution",
+    "Kind",
+    "Method",
+    "ModuleMethod",
+    "Modules",
+    "PathTable",
+    "Phase",
+    "RangeTree",
+]
 
 
 class Method(IntEnum):
@@ -125,3 +134,63 @@ class Attribution:
     """int32 row of ``trace.threads`` per process, -1 where the process has no ranges."""
     autograd: Column
     """bool per thread."""
+
+
+class ModuleMethod(IntEnum):
+    """How an op got its modules (the second owner); from ``INDISTINGUISHABLE`` on: why not."""
+
+    RANGE = 0
+    """The innermost module range in its owner path."""
+    SEQUENCE = 1
+    """The module call that made the autograd node with its sequence number."""
+    PREVIOUS_NODE = 2
+    """A node without a number (AccumulateGrad): the numbered node before it on its thread."""
+    MANIFEST = 3
+    """The kernel manifest of its compiled graph."""
+    INDISTINGUISHABLE = 4
+    """One compiled graph serves several modules and nothing tells which: paths start with ``?``."""
+    NO_MODULE = 5
+    """Nothing leads from the op to a module."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the modules of the op are known by their full names."""
+        return self < ModuleMethod.INDISTINGUISHABLE
+
+
+class Phase(IntEnum):
+    """Which pass of training a share of an op belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    RECOMPUTE = 2
+    """Forward work done again inside the backward pass (checkpointing, partitioner)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The second owner: a weighted set of modules and source lines per GPU op.
+
+    ``method`` has one row per row of ``trace.ops``; the other columns one row per *share*, in the
+    order of ``op``. The shares of an op have weights that add up to 1 and ``gpu_ns`` that add up
+    to the op's duration exactly, so any sum over shares is exact. An op whose method is
+    ``NO_MODULE`` has no share; one that is ``INDISTINGUISHABLE`` has shares whose module is the
+    path below the unknown one.
+    """
+
+    names: pa.StringArray
+    """Module paths (``blocks.0.fc1``) and source lines (``train.py:27 forward``)."""
+    method: Column
+    """int8 :class:`ModuleMethod` per op."""
+    op: Column
+    """int64 row of ``trace.ops``, ascending."""
+    module: Column
+    """int32 row of ``names``."""
+    source: Column
+    """int32 row of ``names``, -1 where the line is not known."""
+    phase: Column
+    """int8 :class:`Phase`."""
+    weight: Column
+    """float64 share of the op, in (0, 1]."""
+    gpu_ns: Column
+    """int64 share of the op's duration in nanoseconds."""
