@@ -1,0 +1,216 @@
+"""What an analysis of an Attribution holds: one field a table, numpy columns in each.
+
+Conventions: times are integer nanoseconds; ``UNKNOWN`` stands where a quantity cannot be known
+(JSON: null, never 0); ``path`` columns are rows of ``attribution.paths`` (-1: no path). A field that
+is ``None`` was not computed; ``analyze`` lists it in ``missing``. Definitions: docs/attribution.md.
+
+To add an analysis: a module beside this one with a function of an ``Attribution``, a field here, a
+line in ``analyze.__init__``, and its JSON in ``report.tables``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvprobe.attribute.model import Attribution, Method
+from nvprobe.trace import Column, Missing, Table, column
+
+__all__ = [
+    "UNKNOWN",
+    "Analysis",
+    "Copies",
+    "DeviceUse",
+    "Kernels",
+    "Ledger",
+    "PathQuantities",
+    "Share",
+    "SpanRows",
+    "Steps",
+    "ThreadShare",
+]
+
+UNKNOWN = int(np.iinfo(np.int64).min)
+"""A quantity that cannot be known from this input."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathQuantities(Table):
+    """Quantities of every path: row *i* belongs to row *i* of ``attribution.paths``.
+
+    Inclusive where not said otherwise: an op counts for each path that its owner path begins with.
+    """
+
+    calls: Column = column("i8")
+    """Instances; replays for ranges that were seen only inside graph replays."""
+    wall_ns: Column = column("i8")
+    """Host time inside; UNKNOWN for ranges seen only inside graph replays."""
+    self_wall_ns: Column = column("i8")
+    """Host time inside it and in no range opened later; UNKNOWN as ``wall_ns``."""
+    ops: Column = column("i8")
+    gpu_ns: Column = column("i8")
+    """Sum of the durations of its ops."""
+    gpu_self_ns: Column = column("i8")
+    """The same for ops whose owner path is this very path."""
+    gpu_busy_ns: Column = column("i8")
+    """Length of the union of its ops, per device, summed over devices."""
+    gpu_span_ns: Column = column("i8")
+    """Per instance: first op start to last op end; summed over instances."""
+    order: Column = column("i8")
+    """Position in a depth-first walk of the tree, siblings in order of appearance."""
+    process: Column = column("i4")
+    """Row of the process, -1 where several processes share the path."""
+    sync_ns: Column | None = column("i8", optional=True)
+    """Host time blocked in synchronising calls here."""
+    idle_ns: Column | None = column("i8", optional=True)
+    """GPU idle time charged here."""
+    exposed_comm_ns: Column | None = column("i8", optional=True)
+    """Communication with no compute running beside it on that device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Table):
+    """GPU work by kernel name (whole-graph records by theirs), the longest first."""
+
+    name: Column = column("i4")
+    """Row of the trace's strings: the demangled name."""
+    short_name: Column = column("i4")
+    kind: Column = column("i1")
+    """:class:`~nvprobe.trace.OpKind`."""
+    ops: Column = column("i8")
+    gpu_ns: Column = column("i8")
+    longest_ns: Column = column("i8")
+    top_path: Column = column("i4")
+    """The owner path with most of its time, -1 where that time has no owner."""
+    top_path_ns: Column = column("i8")
+    suspect_ops: Column = column("i8")
+    """Ops that contain their successors on a serial stream: their end cannot be right."""
+    suspect_ns: Column = column("i8")
+    """Their time; the table is sorted by ``gpu_ns - suspect_ns``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies(Table):
+    """Copies and sets by name (``Memcpy HtoD``), the longest first."""
+
+    name: Column = column("i4")
+    kind: Column = column("i1")
+    ops: Column = column("i8")
+    gpu_ns: Column = column("i8")
+    bytes: Column = column("i8")
+    top_path: Column = column("i4")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(Table):
+    """Training steps (requests, replays, ...) as the initiating threads opened them."""
+
+    process: Column = column("i4")
+    range: Column = column("i8")
+    """Row of ``trace.ranges``."""
+    path: Column = column("i4")
+    index: Column = column("i8")
+    """The number in its name, else its position among the steps of its process."""
+    start: Column = column("i8")
+    end: Column = column("i8")
+    wall_ns: Column = column("i8")
+    ops: Column = column("i8")
+    gpu_ns: Column = column("i8")
+    gpu_busy_ns: Column = column("i8")
+    missing_launches: Column = column("i8")
+    """Launch calls of this step without any GPU record: trust no idle figure where there are."""
+    idle_ns: Column | None = column("i8", optional=True)
+    """GPU idle time inside the step, over devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRows(Table):
+    """Start/end ranges by name and domain: beside the tree, never nodes in it."""
+
+    name: Column = column("i4")
+    domain: Column = column("i4")
+    calls: Column = column("i8")
+    wall_ns: Column = column("i8")
+    longest_ns: Column = column("i8")
+    unclosed: Column = column("i8")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse(Table):
+    """One row a physical device that ran something, by row of ``trace.devices``."""
+
+    device: Column = column("i4")
+    """Row of ``trace.devices``, -1 where the source names no device."""
+    ops: Column = column("i8")
+    start: Column = column("i8")
+    """Start of its first op."""
+    end: Column = column("i8")
+    """End of its last op."""
+    busy_ns: Column = column("i8")
+    idle_ns: Column = column("i8")
+    window_ns: Column = column("i8")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of the ops and of their time."""
+
+    ops: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadShare:
+    """What one thread launched with no range open; ``thread`` is a row of ``trace.threads``."""
+
+    thread: int
+    ops: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Methods and reasons partition the ops: counts and nanoseconds add up exactly."""
+
+    total: Share
+    shares: dict[Method, Share]
+    """Every method; those at and after LAUNCHED_BEFORE_WINDOW are reasons for having no owner."""
+    by_process: tuple[tuple[int, Ledger], ...] = ()
+    """(row of ``trace.processes``, its own ledger) of every process with ops."""
+    without_range: tuple[ThreadShare, ...] = ()
+    """Who launched the ops of ``no_range_open``."""
+
+    @property
+    def attributed(self) -> Share:
+        """The part with an owner path."""
+        kept = [share for method, share in self.shares.items() if method.resolved]
+        return Share(sum(s.ops for s in kept), sum(s.gpu_ns for s in kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything a report shows of one run."""
+
+    attribution: Attribution
+    verdict: str
+    ledger: Ledger
+    ranges: PathQuantities
+    kernels: Kernels
+    copies: Copies
+    steps: Steps
+    spans: SpanRows
+    devices: DeviceUse
+    warnings: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    modules: Any = None
+    operators: Any = None
+    syncs: Any = None
+    idle: Any = None
+    overlap: Any = None
+    collectives: Any = None
+    memory: Any = None
+    counters: Any = None
+    compiled_graphs: Any = None
+    findings: Any = None
