@@ -1,0 +1,216 @@
+"""One NVTX domain, ``nvprobe``, and the cheapest way to write ranges and marks into it.
+
+Call the three verbs through the module (``emitter.push(label)``), never as imported names: `use`
+rebinds them, so that the backend costs no test on the hot path. What they are bound to:
+
+* ``nvtx`` with a tool attached: the nvtx package's own compiled methods, with prebuilt attributes;
+* ``nvtx`` without a tool (or without the package), and ``off``: a function that does nothing;
+* ``record_function``: scopes of torch.profiler, which cannot see NVTX. They are written only while
+  a profiler runs: a scope costs microseconds.
+
+The backend is read once from ``NVPROBE_EMITTER``. NVTX decides at the process's first NVTX call
+whether a tool listens, and that does not change afterwards, so neither does what a label is.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args
+
+from nvprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DOMAIN", "Backend", "Category", "Label", "label", "listening", "name_of", "use"]
+
+log = logging.getLogger("nvprobe")
+
+DOMAIN = "nvprobe"
+CACHED_LABELS = 65_536
+"""Labels kept for reuse; names made without end (``f"item {i}"``) are built anew beyond that."""
+
+Backend = Literal["nvtx", "record_function", "off"]
+Label = NewType("Label", object)
+"""A name, category and payload made ready for `push` and `mark`; opaque, valid for any backend."""
+
+
+class Category(enum.Enum):
+    """What a range or mark is; the value is the NVTX category's name, which analyses read."""
+
+    STEP = "step"
+    PHASE = "phase"
+    MODULE = "module"
+    GRAPH = "graph"
+    CUDAGRAPH = "cudagraph"
+    COLLECTIVE = "collective"
+    USER = "user"
+    SYNC = "sync"
+
+
+_COLORS = {
+    Category.STEP: 0xFF7F7F7F,
+    Category.PHASE: 0xFF1F77B4,
+    Category.MODULE: 0xFF2CA02C,
+    Category.GRAPH: 0xFF9467BD,
+    Category.CUDAGRAPH: 0xFF8C564B,
+    Category.COLLECTIVE: 0xFFFF7F0E,
+    Category.USER: 0xFF17BECF,
+    Category.SYNC: 0xFFD62728,
+}
+
+
+class _Plain:
+    """A label where no NVTX tool listens: what `record_function` needs, nothing else."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _domain() -> Any:
+    """The nvtx domain, or None where the package is missing or no tool listens."""
+    try:
+        import nvtx
+
+        domain = nvtx.get_domain(DOMAIN)
+        attributes = domain.get_event_attributes("nvprobe", None, Category.USER.value, None)
+    except Exception as error:  # a broken or very old nvtx must not stop the user's program
+        log.debug("no NVTX ranges: %s", error)
+        return None
+    return domain if attributes is not None else None
+
+
+_live: Any = _domain()
+_labels: dict[tuple[str, Category], Label] = {}
+_open_scopes = threading.local()
+
+
+def _build(name: str, category: Category, payload: int | float | None) -> Label:
+    if _live is None:
+        return Label(_Plain(name))
+    color = _COLORS[category]
+    return Label(_live.get_event_attributes(name, color, category.value, payload))
+
+
+def label(name: str, category: Category, payload: int | float | None = None) -> Label:
+    """Make a label ready: the name registered, the attributes built.
+
+    Without a payload the same arguments give the same object. With one a new label is built on
+    each call (about a microsecond), because payloads are indices that seldom repeat.
+
+    Args:
+        name: What the timeline shows; NUL ends it.
+        category: Its kind.
+        payload: An integer (64 bits) or float to carry along, such as a step's index.
+
+    """
+    if payload is not None:
+        return _build(name, category, payload)
+    key = (name, category)
+    made = _labels.get(key)
+    if made is None:
+        made = _build(name, category, None)
+        if len(_labels) < CACHED_LABELS:
+            _labels[key] = made
+    return made
+
+
+def name_of(label: Label) -> str:
+    """The text a label was made with."""
+    plain: Any = label
+    return str(plain.name if isinstance(label, _Plain) else plain.message.string)
+
+
+def _nothing(label: Label | None = None) -> None:
+    """Stand in for `push`, `pop` and `mark` where nobody listens."""
+
+
+def _scopes() -> list[Any]:
+    try:
+        stack: list[Any] = _open_scopes.stack
+    except AttributeError:
+        stack = _open_scopes.stack = []
+    return stack
+
+
+def _open_scope(label: Label) -> None:
+    """Open a torch.profiler scope; None on the stack keeps the balance while no profiler runs."""
+    scope = None
+    if _profiling():
+        from torch.profiler import record_function
+
+        scope = record_function(name_of(label))
+        scope.__enter__()
+    _scopes().append(scope)
+
+
+def _close_scope() -> None:
+    stack = _scopes()
+    scope = stack.pop() if stack else None
+    if scope is not None:
+        scope.__exit__(None, None, None)
+
+
+def _mark_scope(label: Label) -> None:
+    _open_scope(label)
+    _close_scope()
+
+
+def _profiling() -> bool:
+    """Whether a torch profiler runs in this process (`_is_profiler_enabled`: torch 2.2 to 2.13)."""
+    try:
+        from torch.autograd import profiler
+    except ImportError:
+        return False
+    return bool(getattr(profiler, "_is_profiler_enabled", True))
+
+
+push: Callable[[Label], object] = _nothing
+"""Open a range on this thread."""
+pop: Callable[[], object] = _nothing
+"""Close the innermost open range of this thread."""
+mark: Callable[[Label], object] = _nothing
+"""Write an instant."""
+_backend: Backend = "off"
+
+
+def use(backend: Backend) -> None:
+    """Send ranges and marks to another backend; call it where no range is open.
+
+    Raises:
+        UsageError: The name is none of ``nvtx``, ``record_function``, ``off``.
+
+    """
+    global push, pop, mark, _backend
+    if backend not in get_args(Backend):
+        raise UsageError(f"emitter {backend!r}: use nvtx, record_function or off")
+    _backend = backend
+    push = pop = mark = _nothing
+    if backend == "record_function":
+        push, pop, mark = _open_scope, _close_scope, _mark_scope
+    elif backend == "nvtx" and _live is not None:
+        push, pop, mark = _live.push_range, _live.pop_range, _live.mark
+
+
+def listening() -> bool:
+    """Whether what is written now reaches a tool: an NVTX listener or a running torch profiler."""
+    if _backend == "nvtx":
+        return _live is not None
+    return _backend == "record_function" and _profiling()
+
+
+def _chosen() -> Backend:
+    """The backend named by the environment; an unknown name must not stop the user's program."""
+    chosen = os.environ.get("NVPROBE_EMITTER", "nvtx")
+    if chosen in get_args(Backend):
+        return cast("Backend", chosen)
+    log.warning("NVPROBE_EMITTER=%s is unknown (nvtx, record_function, off): nvtx is used", chosen)
+    return "nvtx"
+
+
+use(_chosen())

@@ -1,0 +1,105 @@
+"""The emitter: what a tool sees, and what happens where none listens."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvprobe.annotate import emitter
+from nvprobe.errors import UsageError
+from tests.nvtx_recorder import Recorder
+
+EVERY_CATEGORY = """
+    from nvprobe.annotate import emitter
+    from nvprobe.annotate.emitter import Category
+    assert emitter.listening()
+    for category in Category:
+        emitter.push(emitter.label(category.value + " range", category, 7))
+        emitter.mark(emitter.label(category.value + " mark", category))
+        emitter.pop()
+    assert emitter.label("a", Category.USER) is emitter.label("a", Category.USER)
+    assert emitter.name_of(emitter.label("a", Category.USER)) == "a"
+"""
+
+
+def test_every_category_reaches_the_tool(recorder: Recorder):
+    recording = recorder.run(EVERY_CATEGORY)
+    ranges = recording.ranges()
+    assert [(one.name, one.category, one.payload) for one in ranges] == [
+        (f"{category.value} range", category.value, 7) for category in emitter.Category
+    ]
+    assert [(one.text, one.category) for one in recording.marks()] == [
+        (f"{category.value} mark", category.value) for category in emitter.Category
+    ]
+    assert {event.domain for event in recording.events} == {"nvprobe"}
+
+
+def test_off_writes_nothing_even_with_a_tool(recorder: Recorder):
+    code = """
+        from nvprobe.annotate import emitter
+        assert not emitter.listening()
+        emitter.push(emitter.label("x", emitter.Category.USER))
+        emitter.pop()
+    """
+    assert recorder.run(code, NVPROBE_EMITTER="off").ranges() == []
+
+
+def test_unknown_backend_in_the_environment_is_said_and_nvtx_used(recorder: Recorder):
+    code = """
+        from nvprobe.annotate import emitter
+        assert emitter.listening()
+    """
+    recording = recorder.run(code, NVPROBE_EMITTER="nvtxx")
+    assert "NVPROBE_EMITTER=nvtxx is unknown" in recording.completed.stderr
+
+
+def test_missing_nvtx_is_a_no_op(recorder: Recorder):
+    code = """
+        import sys
+        sys.modules["nvtx"] = None
+        from nvprobe.annotate import emitter
+        assert not emitter.listening()
+        emitter.push(emitter.label("x", emitter.Category.USER, 3))
+        emitter.mark(emitter.label("x", emitter.Category.SYNC))
+        emitter.pop()
+        assert emitter.name_of(emitter.label("x", emitter.Category.USER)) == "x"
+    """
+    assert recorder.run(code).events == []
+
+
+def test_neither_torch_nor_tables_are_imported(recorder: Recorder):
+    code = """
+        import sys
+        sys.modules.update(dict.fromkeys(("torch", "pandas", "pyarrow", "adbc_driver_sqlite")))
+        import nvprobe.annotate.emitter, nvprobe.annotate.sidecar, nvprobe.ranks
+    """
+    recorder.run(code)
+
+
+def test_use_refuses_an_unknown_backend():
+    with pytest.raises(UsageError, match="use nvtx, record_function or off"):
+        emitter.use("cupti")  # type: ignore[arg-type]
+
+
+def test_record_function_scopes_appear_in_a_torch_profile(recorder: Recorder):
+    pytest.importorskip("torch")
+    code = """
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+        from nvprobe.annotate import emitter
+        outer = emitter.label("outer", emitter.Category.USER)
+        inner = emitter.label("inner", emitter.Category.MODULE, 3)
+        emitter.push(outer)            # before the profiler runs: balanced, not recorded
+        assert not emitter.listening()
+        with profile(activities=[ProfilerActivity.CPU]) as run:
+            assert emitter.listening()
+            emitter.push(inner)
+            torch.ones(3).sum()
+            emitter.mark(outer)
+            emitter.pop()
+        emitter.pop()
+        names = [event.name for event in run.events()]
+        assert names.count("inner") == 1 and names.count("outer") == 1, names
+        inner_event = next(event for event in run.events() if event.name == "inner")
+        assert "aten::sum" in [child.name for child in inner_event.cpu_children]
+    """
+    recorder.run(code, NVPROBE_EMITTER="record_function")
