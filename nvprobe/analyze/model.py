@@ -1,8 +1,8 @@
 """What an analysis of an Attribution holds: one field a table, numpy columns in each.
 
 Conventions: times are integer nanoseconds; ``UNKNOWN`` stands where a quantity cannot be known
-(JSON: null, never 0); ``path`` columns are rows of ``attribution.paths`` (-1: no path). A field that
-is ``None`` was not computed; ``analyze`` lists it in ``missing``. Definitions: docs/attribution.md.
+(JSON: null, never 0); ``path`` columns are rows of ``attribution.paths`` (-1: no path). A field
+that is ``None`` was not computed; ``analyze`` lists it in ``missing``. See docs/attribution.md.
 
 To add an analysis: a module beside this one with a function of an ``Attribution``, a field here, a
 line in ``analyze.__init__``, and its JSON in ``report.tables``.

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from nvprobe.trace import Column, Trace
+
+if TYPE_CHECKING:
+    from nvprobe.attribute.names import CleanNames
+    from nvprobe.attribute.openpaths import OpenPaths
 
 __all__ = [
     "Attribution",
@@ -118,8 +123,11 @@ class Attribution:
     """A Trace and the owner of everything in it. Columns are aligned with ``trace.ops``."""
 
     trace: Trace
-    paths: PathTable
+    open: OpenPaths
+    """Look-up of the path open on any thread at any instant (rules 1 and 2)."""
     tree: RangeTree
+    names: CleanNames
+    """Clean range names; ``names.names`` are the names of ``paths``."""
     call: Column
     """int64 row of ``trace.calls`` that started each op, -1 for none."""
     owner: Column
@@ -130,10 +138,24 @@ class Attribution:
     """bool: times are possible; an op with impossible times counts with 0 ns."""
     duration: Column
     """int64 ns, 0 where times are impossible."""
-    initiating: Column
-    """int32 row of ``trace.threads`` per process, -1 where the process has no ranges."""
-    autograd: Column
-    """bool per thread."""
+
+    @property
+    def paths(self) -> PathTable:
+        """Every path known so far; a look-up in ``open`` may add some, so take it afterwards."""
+        trie = self.open.trie
+        return PathTable(
+            trie.parent, trie.name, trie.depth, trie.kind, trie.domain, self.names.names
+        )
+
+    @property
+    def initiating(self) -> Column:
+        """int32 row of ``trace.threads`` per process, -1 where the process has no ranges."""
+        return self.open.initiating
+
+    @property
+    def autograd(self) -> Column:
+        """bool per thread: its ops also belong to what the initiating thread has open."""
+        return self.open.autograd
 
 
 class ModuleMethod(IntEnum):

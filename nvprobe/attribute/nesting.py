@@ -1,0 +1,233 @@
+"""Which ranges are open on a thread at an instant: the tree of ranges, and look-ups in it.
+
+Definition (docs/attribution.md): ``path(T, t)`` are the ranges on thread T with start <= t < end,
+ordered by start (ties: longer first, then row order). Ranges of one thread almost always nest; then
+a range's parent is found by counting and the path at an instant by climbing. Where ranges cross
+(two NVTX domains may), the *cluster* of ranges around the crossing is answered by searching
+the sorted ranges for the next one still open, which needs no nesting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.attribute.intervals import slices, sorted_by
+from nvprobe.trace import NO_ROW, Column
+
+__all__ = ["Nesting", "nest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """The ranges that can be open (positive length), sorted by thread and :func:`nest`'s order.
+
+    A *position* is a row of these sorted columns.
+    """
+
+    row: Column
+    """int64 row of the range table, per position."""
+    start: Column
+    end: Column
+    parent: Column
+    """int64 position of the innermost range open at its start, -1. Not valid where ``crossing``."""
+    depth: Column
+    """int32 number of ranges open at its start."""
+    crossing: Column
+    """bool: the range's cluster has ranges that cross."""
+    first: Column
+    """int64 of shape (threads + 1,): positions of thread T are ``first[T] … first[T + 1]``."""
+    reach: tuple[Column, ...]
+    """Sparse table over ``end`` (level k: greatest end of the 2**k positions from here)."""
+
+    def last_started(self, thread: Column, time: Column) -> Column:
+        """Position of the last range of each thread with start <= time, -1 for none."""
+        out = np.full(len(time), NO_ROW, np.int64)
+        order = np.argsort(thread, kind="stable")
+        for head, tail in slices(thread[order]):
+            queries = order[head:tail]
+            low, high = self.first[thread[queries[0]]], self.first[thread[queries[0]] + 1]
+            at = np.searchsorted(self.start[low:high], time[queries], side="right")
+            out[queries] = np.where(at > 0, low + at - 1, NO_ROW)
+        return out
+
+    def innermost(self, last: Column, time: Column) -> Column:
+        """The innermost open position at each instant, from ``last_started``; -1 for none.
+
+        Only valid for instants outside crossing clusters.
+        """
+        at = last.copy()
+        climbing = np.flatnonzero(at >= 0)
+        while len(climbing):
+            climbing = climbing[self.end[at[climbing]] <= time[climbing]]
+            at[climbing] = self.parent[at[climbing]]
+            climbing = climbing[at[climbing] >= 0]
+        return at
+
+    def in_crossing(self, last: Column) -> Column:
+        """bool: the instant of ``last_started`` may lie among crossing ranges."""
+        out = last >= 0
+        out[out] = self.crossing[last[out]]
+        return out
+
+    def open_chains(self, last: Column, time: Column) -> tuple[Column, Column]:
+        """All open ranges of each instant, outermost first: (query, position), by query.
+
+        Works with and without crossings.
+        """
+        crossing = self.in_crossing(last)
+        parts = [
+            self._chains_by_climbing(np.flatnonzero(~crossing), last, time),
+            self._chains_by_search(np.flatnonzero(crossing), last, time),
+        ]
+        query = np.concatenate([part[0] for part in parts])
+        position = np.concatenate([part[1] for part in parts])
+        # Positions of one thread are sorted by start: the order of a path.
+        order = np.lexsort((position, query))
+        return query[order], position[order]
+
+    def _chains_by_climbing(
+        self, queries: Column, last: Column, time: Column
+    ) -> tuple[Column, Column]:
+        at = self.innermost(last[queries], time[queries])
+        found: list[tuple[Column, Column]] = []
+        while len(queries):
+            inside = at >= 0
+            queries, at = queries[inside], at[inside]
+            found.append((queries, at))
+            at = self.parent[at]
+        return _concatenated(found)
+
+    def _chains_by_search(
+        self, queries: Column, last: Column, time: Column
+    ) -> tuple[Column, Column]:
+        """One turn a nesting level: the next position up to ``last`` whose end is after time."""
+        at = self._cluster_begin(last[queries])
+        found: list[tuple[Column, Column]] = []
+        while len(queries):
+            at = self._next_open(at, last[queries], time[queries])
+            inside = at <= last[queries]
+            queries, at = queries[inside], at[inside]
+            found.append((queries, at))
+            at = at + 1
+        return _concatenated(found)
+
+    def _cluster_begin(self, position: Column) -> Column:
+        """First position of the cluster: the last one at or before with nothing open."""
+        roots = np.flatnonzero(self.depth == 0)
+        return roots[np.searchsorted(roots, position, side="right") - 1]
+
+    def _next_open(self, low: Column, high: Column, time: Column) -> Column:
+        """First position in ``low … high`` with end > time, or ``high + 1``.
+
+        The run to skip is shorter than twice the largest block, so one descent through the block
+        sizes (the binary digits of its length) ends exactly behind it.
+        """
+        at = low.copy()
+        for level in range(len(self.reach) - 1, -1, -1):
+            reach = self.reach[level]
+            fits = at + (1 << level) <= high + 1
+            skip = np.zeros(len(at), bool)
+            skip[fits] = reach[at[fits]] <= time[fits]
+            at[skip] += 1 << level
+        return at
+
+
+def nest(thread: Column, start: Column, end: Column, threads: int) -> Nesting:
+    """Sort ranges into a :class:`Nesting`; ranges without length are never open and left out."""
+    rows = np.flatnonzero(end > start)
+    rows = rows[_order(thread[rows], start[rows], end[rows])]
+    thread, start, end = thread[rows], start[rows], end[rows]
+    first = np.searchsorted(thread, np.arange(threads + 1))
+    depth = _depths(start, end, first)
+    parent = _parents(depth)
+    crossing = _crossing(end, parent, depth)
+    return Nesting(
+        row=rows,
+        start=start,
+        end=end,
+        parent=parent,
+        depth=depth,
+        crossing=crossing,
+        first=first,
+        reach=_sparse_table(end) if crossing.any() else (),
+    )
+
+
+def _order(thread: Column, start: Column, end: Column) -> Column:
+    """By thread, start, longer first, row. Exports are nearly sorted: stable sorts are linear."""
+    order = sorted_by(thread, start)
+    same = (start[order][1:] == start[order][:-1]) & (thread[order][1:] == thread[order][:-1])
+    if not same.any():
+        return order
+    tied = np.zeros(len(order), bool)
+    tied[1:] |= same
+    tied[:-1] |= same
+    at = np.flatnonzero(tied)
+    rows = order[at]
+    order[at] = rows[np.lexsort((rows, -end[rows], start[rows], thread[rows]))]
+    return order
+
+
+def _depths(start: Column, end: Column, first: Column) -> Column:
+    """Ranges of the same thread open at each start: those started before, less those ended."""
+    depth = np.empty(len(start), np.int32)
+    for low, high in zip(first[:-1], first[1:], strict=True):
+        if low == high:
+            continue
+        ended = np.searchsorted(np.sort(end[low:high], kind="stable"), start[low:high], "right")
+        depth[low:high] = np.arange(high - low) - ended
+    return depth
+
+
+def _parents(depth: Column) -> Column:
+    """Position of the last range before with one less open; exact where ranges nest.
+
+    Depth grows by at most one from a range to the next, so such a range exists on the thread.
+    """
+    parent = np.full(len(depth), NO_ROW, np.int64)
+    if not len(depth):
+        return parent
+    codes = depth.astype(np.uint16) if int(depth.max()) < 1 << 16 else depth
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2))
+    for level in range(1, len(bounds) - 1):
+        above = order[bounds[level - 1] : bounds[level]]
+        here = order[bounds[level] : bounds[level + 1]]
+        parent[here] = above[np.searchsorted(above, here) - 1]
+    return parent
+
+
+def _crossing(end: Column, parent: Column, depth: Column) -> Column:
+    """Bool per position: its cluster holds a range that outlives its counted parent.
+
+    If any two ranges of a cluster cross, the first end that is not the innermost one's belongs to
+    a range whose child (by counting, still right up to there) ends later: the test sees it.
+    """
+    child = parent >= 0
+    outlives = np.zeros(len(end), bool)
+    outlives[child] = end[child] > end[parent[child]]
+    if not outlives.any():
+        return outlives
+    cluster = np.cumsum(depth == 0) - 1
+    bad = np.zeros(int(cluster[-1]) + 1, bool)
+    bad[cluster[outlives]] = True
+    return bad[cluster]
+
+
+def _sparse_table(end: Column) -> tuple[Column, ...]:
+    """Greatest end of each run of 2**k positions."""
+    levels = [end]
+    width = 1
+    while 2 * width <= len(end):
+        below = levels[-1]
+        levels.append(np.maximum(below[:-width], below[width:]))
+        width *= 2
+    return tuple(levels)
+
+
+def _concatenated(parts: list[tuple[Column, Column]]) -> tuple[Column, Column]:
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
