@@ -155,7 +155,7 @@ def test_kernels_weigh_their_launches_by_time() -> None:
     trace = _trace(launches, H200, [1, 1, 0])
     duration = np.array([300, 100, 7])
     attribution = Attribution(
-        trace, *(None,) * 2, *(np.zeros(3),) * 3, np.ones(3, bool), duration, *(None,) * 2
+        trace, *(None,) * 3, *(np.zeros(3),) * 3, np.ones(3, bool), duration
     )  # type: ignore[arg-type]
     fit = launch_fit(trace)
     assert fit is not None
