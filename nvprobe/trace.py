@@ -32,11 +32,15 @@ __all__ = [
     "NO_ROW",
     "OPEN",
     "Calls",
+    "Clock",
     "Column",
     "Devices",
+    "Flows",
+    "Frames",
     "Geometry",
     "GraphNodes",
     "Marks",
+    "MemoryEvents",
     "Missing",
     "OpKind",
     "Operators",
@@ -315,6 +319,8 @@ class Syncs(Table):
     start: Column = column("i8")
     end: Column = column("i8")
     event: Column = column("i8")
+    name: Column | None = column("i4", optional=True)
+    """What was awaited, where the record says it (``StreamSync``, ``StreamWaitEvent``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +333,51 @@ class GraphNodes(Table):
     node: Column = column("i8")
     origin: Column = column("i8")
     """``originalGraphNodeId``, 0 for a first node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames(Table):
+    """Python function frames (``train.py(12): forward``), loaded on demand: never owners."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    start: Column = column("i8")
+    end: Column = column("i8")
+    name: Column = column("i4")
+
+
+@dataclass(frozen=True, slots=True)
+class Flows(Table):
+    """Arrows of torch traces from a forward operator to its backward node."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    """Thread of the forward operator."""
+    time: Column = column("i8")
+    """Start of the forward operator."""
+    end_thread: Column = column("i4")
+    """Thread of the backward node."""
+    end_time: Column = column("i8")
+    """Start of the backward node."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvents(Table):
+    """Allocations and frees, by the allocator of torch or by the driver."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    """``NO_ROW`` where the source names no thread."""
+    time: Column = column("i8")
+    device: Column = column("i4")
+    """``NO_DEVICE`` for host memory."""
+    address: Column = column("i8")
+    bytes: Column = column("i8")
+    """Positive for an allocation, negative for a free."""
+    allocated: Column = column("i8")
+    """Bytes in use on the device afterwards, -1 where the source does not tell."""
+    reserved: Column = column("i8")
+    """Bytes the caching allocator holds afterwards, -1 where the source does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +413,19 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """How the times of merged sources relate; the JSON ``clock``."""
+
+    kind: str
+    """``single`` (one source), ``shared`` (one process under both) or ``sequence`` (two runs)."""
+    offset_ns: tuple[int, int] | None = None
+    """Bounds of what was added to the second source's raw times, beyond the difference of their
+    origins, to bring them onto the first's clock; ``None`` where times are never compared."""
+    matched_share: float | None = None
+    """Share of the first source's kernels that found their partner in the second."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Everything one capture recorded. Tables of later sources are added as optional fields."""
 
@@ -380,6 +444,10 @@ class Trace:
     syncs: Syncs | None = None
     graph_nodes: GraphNodes | None = None
     overheads: Overheads | None = None
+    frames: Frames | None = None
+    flows: Flows | None = None
+    memory: MemoryEvents | None = None
+    clock: Clock = Clock("single")
     domains: tuple[str, ...] = ()
     """NVTX domains that were created, whether or not anything was recorded in them."""
     diagnostics: tuple[tuple[int, str], ...] = ()
