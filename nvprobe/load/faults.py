@@ -1,0 +1,38 @@
+"""How the loaders say that an input cannot be used: one line, the file, the fault, the remedy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nvprobe.errors import InputError
+
+__all__ = ["EXPORT_AGAIN", "printable", "shown", "unusable"]
+
+EXPORT_AGAIN = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
+
+_LONGEST = 120
+
+
+def printable(text: str, longest: int = _LONGEST) -> str:
+    r"""``text`` on one line and free of control characters, cut to ``longest`` characters.
+
+    Control, format and unpaired surrogate characters are written as escapes (``\x1b``), so that
+    a hostile file name or text cannot drive the terminal.
+    """
+    safe = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text[: longest + 1]
+    )
+    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The base name of ``path``, fit for a message: never the folders above it."""
+    whole = Path(path)
+    return printable(whole.name or whole.resolve().name or str(whole))
+
+
+def unusable(path: str | os.PathLike[str], fault: str, remedy: str) -> InputError:
+    """The error for a file that cannot be read: what is wrong with it and what to do."""
+    return InputError(f"{shown(path)}: {fault}; {remedy}")

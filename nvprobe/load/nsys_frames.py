@@ -1,0 +1,85 @@
+"""The event tables of one export, read once and freed of rows that no time axis can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nvprobe.load.schema import LONGEST_TIME
+from nvprobe.load.strings import distinct
+from nvprobe.load.tables import Rows, Tables
+from nvprobe.trace import Column
+
+__all__ = ["CALLS", "KERNELS", "OPS", "OVERHEADS", "UNKNOWN", "Encoded", "Frames"]
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+OPS = (
+    KERNELS,
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+)
+CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+_TIMED = (*CALLS, *OVERHEADS, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+_STARTED = ("NVTX_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+
+UNKNOWN = int(np.iinfo(np.int64).min)
+"""Stands for NULL in columns of identifiers."""
+
+Encoded = tuple[Column, Column]
+"""Distinct values in order, and the int32 place of every row among them."""
+
+
+@dataclass
+class Frames:
+    """Rows by table name. Ops are all kept: they are counted even where their times are wrong."""
+
+    rows: dict[str, Rows]
+    warnings: list[str] = field(default_factory=list)
+    _encoded: dict[tuple[str, str], Encoded] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, tables: Tables) -> Frames:
+        """Read every event table that the export has."""
+        frames = cls({})
+        for table in OPS:
+            frames._keep(table, tables.read(table))
+        for table in _TIMED:
+            frames._keep(table, frames._placed(table, tables.read(table), ("start", "end")))
+        for table in _STARTED:
+            frames._keep(table, frames._placed(table, tables.read(table), ("start",)))
+        return frames
+
+    def get(self, *tables: str) -> list[tuple[str, Rows]]:
+        """Those of ``tables`` that the export has, in that order."""
+        return [(table, self.rows[table]) for table in tables if table in self.rows]
+
+    def encoded(self, table: str, column: str) -> Encoded:
+        """A column of identifiers as :func:`distinct` values and codes, made once."""
+        key = (table, column)
+        if key not in self._encoded:
+            self._encoded[key] = distinct(self.rows[table].ints(column, UNKNOWN))
+        return self._encoded[key]
+
+    def _keep(self, table: str, rows: Rows | None) -> None:
+        if rows is not None:
+            self.rows[table] = rows
+
+    def _placed(self, table: str, rows: Rows | None, times: tuple[str, ...]) -> Rows | None:
+        """Without the rows that have no time, or one that cannot be."""
+        if rows is None:
+            return None
+        good = np.ones(len(rows), bool)
+        for column in times:
+            good &= possible(rows.ints(column, UNKNOWN))
+        if lost := len(rows) - int(np.count_nonzero(good)):
+            self.warnings.append(f"{lost} rows of {table} have no possible time and are left out")
+        return rows.take(good)
+
+
+def possible(times: Column) -> Column:
+    """bool: times within what can be added up without wrapping."""
+    inside: Column = (times >= -LONGEST_TIME) & (times <= LONGEST_TIME)
+    return inside

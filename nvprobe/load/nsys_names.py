@@ -1,0 +1,115 @@
+"""Names of an nsys export: registered strings, inline texts, domains and categories."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nvprobe.load.nsys_frames import CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames
+from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES
+from nvprobe.load.strings import StringPool
+from nvprobe.load.tables import Tables
+from nvprobe.trace import NO_NAME, Column
+
+__all__ = ["UNNAMED", "Names"]
+
+UNNAMED = "(no name)"
+"""The name of a range, span or mark that was recorded without any."""
+
+_REFERENCES = (
+    (KERNELS, "demangledName"),
+    (KERNELS, "shortName"),
+    *((table, "nameId") for table in (*CALLS, *OVERHEADS)),
+    ("NVTX_EVENTS", "textId"),
+)
+
+
+_GRAPHS = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphExecId")
+
+
+class Names:
+    """Turns string ids and texts into rows of the Trace's strings.
+
+    Only strings that something refers to are read: an export also holds environments, files and
+    symbols, which have no business in a Trace.
+    """
+
+    def __init__(self, frames: Frames, tables: Tables, pool: StringPool, more_ids: Column) -> None:
+        """Read what ``frames`` and ``more_ids`` (thread names) refer to into ``pool``."""
+        self._frames = frames
+        self._pool = pool
+        held = [frames.encoded(t, c)[0] for t, c in _REFERENCES if t in frames.rows]
+        wanted = np.unique(np.concatenate([more_ids, *held]))
+        self._ids = wanted[wanted != UNKNOWN]
+        texts = tables.strings(self._ids)
+        self._texts = pool.add(texts)
+        self._calls = pool.add(self._clean(texts))
+        nvtx = frames.rows.get("NVTX_EVENTS")
+        self._inline = pool.add(nvtx.texts("text")) if nvtx else slice(0, 0)
+        self._graphs = pool.add(_graph_names(frames))
+        self._literals = pool.add(pa.array([UNNAMED, "Memset", "Memcpy", *COPY_NAMES.values()]))
+
+    def by_id(self, ids: Column) -> Column:
+        """int32 string rows of string ids, ``NO_NAME`` for unknown ones."""
+        return self._looked_up(ids, self._texts)
+
+    def column(self, table: str, column: str) -> Column:
+        """int32 string rows of a column of string ids."""
+        values, codes = self._frames.encoded(table, column)
+        return self._looked_up(values, self._texts)[codes]
+
+    def calls(self, table: str) -> Column:
+        """int32 string rows of call names without ABI suffixes."""
+        values, codes = self._frames.encoded(table, "nameId")
+        return self._looked_up(values, self._calls)[codes]
+
+    def annotations(self) -> Column:
+        """int32 string rows of the NVTX events: inline text, else registered string, else none."""
+        inline = self._pool.rows(self._inline)
+        if not bool((inline == NO_NAME).any()):
+            return inline
+        return np.where(inline == NO_NAME, self.column("NVTX_EVENTS", "textId"), inline)
+
+    def copies(self, kinds: Column) -> Column:
+        """int32 string rows of what nsys calls copies of these CUPTI memcpy kinds."""
+        literals = self._pool.rows(self._literals)
+        lookup = np.full(256, literals[2], np.int32)
+        lookup[list(COPY_NAMES)] = literals[3:]
+        return lookup[np.clip(kinds, 0, 255)]
+
+    def graphs(self) -> Column:
+        """int32 string rows of the names of whole-graph records."""
+        return self._pool.rows(self._graphs)[self._frames.encoded(*_GRAPHS)[1]]
+
+    @property
+    def memset(self) -> int:
+        """String row of the name of a memset."""
+        return int(self._pool.rows(self._literals)[1])
+
+    @property
+    def unnamed(self) -> int:
+        """String row of :data:`UNNAMED`."""
+        return int(self._pool.rows(self._literals)[0])
+
+    def _clean(self, texts: pa.StringArray) -> pa.StringArray:
+        """``texts`` without ABI suffixes where they name calls, null elsewhere (few are calls)."""
+        held = [self._frames.encoded(t, "nameId")[0] for t, _ in self._frames.get(*CALLS)]
+        named = np.isin(self._ids, np.concatenate(held)) if held else np.zeros(len(texts), bool)
+        rows = np.full(len(texts), -1, np.int64)
+        rows[named] = np.arange(int(named.sum()))
+        clean = pc.replace_substring_regex(texts.filter(pa.array(named)), CALL_SUFFIXES, "")
+        return clean.take(pa.array(rows, mask=~named))
+
+    def _looked_up(self, ids: Column, texts: slice) -> Column:
+        if not len(self._ids):
+            return np.full(len(ids), NO_NAME, np.int32)
+        place = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        rows = self._pool.rows(texts)[place]
+        return np.where(self._ids[place] == ids, rows, NO_NAME).astype(np.int32, copy=False)
+
+
+def _graph_names(frames: Frames) -> pa.StringArray:
+    """A name for each executable graph that was recorded whole."""
+    ids = frames.encoded(*_GRAPHS)[0].tolist() if _GRAPHS[0] in frames.rows else []
+    return pa.array(["CUDA graph" if i == UNKNOWN else f"CUDA graph {i}" for i in ids], pa.string())

@@ -1,0 +1,123 @@
+"""The tables and columns of nsys exports that nvprobe reads, with the types they are read as.
+
+Exports differ by version (2020 to 2026): any table or column may be absent, and users add their
+own. So everything is looked up by name, read as the type declared here whatever the file stores,
+and all else is ignored. docs/inputs.md tells which version has what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+
+__all__ = [
+    "CALL_SUFFIXES",
+    "COLUMNS",
+    "COPY_NAMES",
+    "LONGEST_TIME",
+    "MARKERS",
+    "Event",
+    "is_text",
+    "table_named",
+]
+
+_TIMES = "start end"
+_OP = f"{_TIMES} deviceId contextId streamId correlationId globalPid"
+
+COLUMNS: dict[str, str] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OP} demangledName shortName graphNodeId gridX gridY gridZ "
+    "blockX blockY blockZ registersPerThread staticSharedMemory dynamicSharedMemory",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OP} bytes copyKind srcKind dstKind graphNodeId",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OP} bytes memKind graphNodeId",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OP} graphId graphExecId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": f"{_TIMES} globalTid correlationId nameId callchainId",
+    "CUPTI_ACTIVITY_KIND_DRIVER": f"{_TIMES} globalTid correlationId nameId callchainId",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OP} eventId",
+    "NVTX_EVENTS": f"{_TIMES} eventType category text globalTid endGlobalTid textId domainId "
+    "int64Value uint64Value int32Value uint32Value",
+    "CUDA_GRAPH_NODE_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
+    "CUDA_GRAPH_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
+    "PROFILER_OVERHEAD": f"{_TIMES} globalTid nameId",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": f"{_TIMES} globalTid nameId",
+    "StringIds": "id value",
+    "ThreadNames": "nameId globalTid",
+    "PROCESSES": "globalPid pid name",
+    "TARGET_INFO_GPU": "id deviceId name busLocation smCount clockRate totalMemory "
+    "memoryBandwidth l2CacheSize computeMajor computeMinor maxWarpsPerSm maxBlocksPerSm "
+    "maxRegistersPerSm maxShmemPerSm",
+    "TARGET_INFO_CUDA_GPU": "deviceId pid name pciBusId numMultiprocessors coreClockRate "
+    "globalMemorySize l2CacheSize computeCapabilityMajor "
+    "computeCapabilityMinor maxWarpsPerMultiprocessor maxBlocksPerMultiprocessor "
+    "maxRegistersPerMultiprocessor maxSharedMemoryPerMultiprocessor",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId pid",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs",
+    "ANALYSIS_DETAILS": "duration",
+    "DIAGNOSTIC_EVENT": "severity text",
+    "META_DATA_EXPORT": "name value",
+    "EXPORT_META_DATA": "name value",
+}
+"""What is read of each table. A table may carry a suffix ``_V2``, ``_V3``, … of its layout."""
+
+_TEXTS = frozenset({"text", "value", "name", "busLocation", "pciBusId"})
+
+MARKERS = frozenset({"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"})
+"""A database with none of these was not written by ``nsys export``."""
+
+LONGEST_TIME = 2**61
+"""Times beyond ± this many nanoseconds (73 years) are impossible: sums of them would wrap."""
+
+
+class Event(IntEnum):
+    """``NVTX_EVENTS.eventType``; the second of a pair was imported from a text file (NVTXT)."""
+
+    CATEGORY = 33
+    MARK = 34
+    THREAD_NAME = 39
+    PUSH_POP = 59
+    START_END = 60
+    TEXT_CATEGORY = 64
+    TEXT_MARK = 65
+    TEXT_PUSH_POP = 70
+    TEXT_START_END = 71
+    DOMAIN_CREATE = 75
+    DOMAIN_DESTROY = 76
+
+
+COPY_NAMES = {
+    1: "Memcpy HtoD",
+    2: "Memcpy DtoH",
+    3: "Memcpy HtoA",
+    4: "Memcpy AtoH",
+    5: "Memcpy AtoA",
+    6: "Memcpy AtoD",
+    7: "Memcpy DtoA",
+    8: "Memcpy DtoD",
+    9: "Memcpy HtoH",
+    10: "Memcpy PtoP",
+    11: "Unified memory copy HtoD",
+    12: "Unified memory copy DtoH",
+    13: "Unified memory copy DtoD",
+}
+"""Names of copies by CUPTI memcpy kind."""
+
+CALL_SUFFIXES = r"(?:_v\d+|_ptsz|_ptds)+$"
+"""ABI suffixes of CUDA calls (RE2): ``cudaLaunchKernel_ptsz_v7000`` → ``cudaLaunchKernel``."""
+
+_LAYOUT = re.compile(r"_V(\d+)")
+
+
+def is_text(column: str) -> bool:
+    """Whether a column holds text; all others hold integers."""
+    return column in _TEXTS
+
+
+def table_named(wanted: str, present: Iterable[str]) -> str | None:
+    """The table that holds ``wanted``: itself, else the newest layout of it (``wanted_V3``)."""
+    layouts = {}
+    for name in present:
+        if name == wanted:
+            return name
+        if name.startswith(wanted) and (match := _LAYOUT.fullmatch(name[len(wanted) :])):
+            layouts[int(match[1])] = name
+    return layouts[max(layouts)] if layouts else None

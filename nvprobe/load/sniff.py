@@ -1,0 +1,90 @@
+"""What a file is, by its content first and its name second."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+
+from nvprobe.load.faults import EXPORT_AGAIN, unusable
+
+__all__ = ["Format", "sniff"]
+
+_HEAD = 4096
+_SQLITE = b"SQLite format 3\x00"
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+
+
+class Format(Enum):
+    """The kinds of input nvprobe reads; the value is ``Source.kind``."""
+
+    NSYS_SQLITE = "nsys-sqlite"
+    NSYS_PARQUET = "nsys-parquet"
+    NSYS_REPORT = "nsys-rep"
+    TORCH_TRACE = "torch-trace"
+    SIDECAR = "sidecar"
+    RUN_FOLDER = "run-folder"
+
+
+def sniff(path: str | os.PathLike[str]) -> Format:
+    """Tell what ``path`` is; raises :class:`~nvprobe.errors.InputError` for anything unknown."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _folder(path)
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:
+        raise unusable(path, "there is no such file", "check the name") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise unusable(path, f"cannot be opened ({reason})", "check its permissions") from None
+    return _file(path, head)
+
+
+def _file(path: Path, head: bytes) -> Format:
+    name = path.name.lower()
+    if not head:
+        raise unusable(path, "is empty (0 bytes)", EXPORT_AGAIN)
+    if head.startswith(_SQLITE):
+        return Format.NSYS_SQLITE
+    if head.startswith(_GZIP):
+        return Format.TORCH_TRACE
+    if name.endswith(".qdstrm"):
+        raise unusable(
+            path, "is a raw capture that was never imported", "import it: QdstrmImporter -i FILE"
+        )
+    if name.endswith((".nsys-rep", ".qdrep")):
+        return Format.NSYS_REPORT
+    return _text(path, name, head)
+
+
+def _text(path: Path, name: str, head: bytes) -> Format:
+    start = head.removeprefix(_BOM).lstrip()
+    if name.endswith(".jsonl") and start.startswith(b"{"):
+        return Format.SIDECAR
+    if start.startswith((b"{", b"[")):
+        return Format.TORCH_TRACE
+    what = "is a text file" if b"\x00" not in head else "is of an unknown format"
+    if name.endswith((".sqlite", ".db")):
+        raise unusable(path, f"{what}, not an SQLite database", EXPORT_AGAIN)
+    raise unusable(
+        path,
+        f"{what}, neither a report of nsys nor a torch trace",
+        "give a .nsys-rep, .sqlite, _pqtdir, .json or .json.gz",
+    )
+
+
+def _folder(path: Path) -> Format:
+    if (path / "run.json").is_file():
+        return Format.RUN_FOLDER
+    if any((path / f"StringIds.{kind}").is_file() for kind in ("parquet", "arrow")):
+        return Format.NSYS_PARQUET
+    if next(path.iterdir(), None) is None:
+        raise unusable(path, "is an empty folder", "give a run folder or an _pqtdir of nsys export")
+    raise unusable(
+        path,
+        "is a folder without run.json or tables of nsys",
+        "give a run folder, an _pqtdir of nsys export, or one file",
+    )
