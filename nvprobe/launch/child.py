@@ -1,0 +1,110 @@
+"""Stand between nsys and the program: hand it the user's own streams and report how it ended.
+
+Run as a plain file (``python -I -S child.py …``), so it starts in some ten milliseconds and imports
+nothing of nvprobe. Under nsys the program would write into pipes that nsys keeps a copy of, see
+another TMPDIR, and its exit code would be lost with a hung nsys. This process gives it back its
+stdout, stderr and TMPDIR, starts it, passes signals on, waits, and writes two JSON lines to the
+status pipe: ``{"pid": …}`` at its start and ``{"code": …, "signal": …}`` at its end. Where the
+launcher is killed, the program is terminated, so that nothing runs on unseen.
+
+Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR -- command…`` (TMPDIR empty: unset).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def say(status_fd: int, fallback: str, **fields: Any) -> None:
+    """One line to the launcher; to a file where nsys closed the pipe's descriptor."""
+    line = (json.dumps(fields) + "\n").encode()
+    try:
+        os.write(status_fd, line)
+    except BrokenPipeError:
+        pass  # the launcher was killed: nobody listens, and the program matters more
+    except OSError:
+        with open(fallback, "ab") as file:  # noqa: PTH123 - pathlib is slow to import
+            file.write(line)
+
+
+def restore(out_fd: int, err_fd: int, tmpdir: str) -> None:
+    """Give the program the streams and the temporary folder that nvprobe was started with."""
+    for source, target in ((out_fd, 1), (err_fd, 2)):
+        try:
+            os.dup2(source, target)
+            os.close(source)
+        except OSError:
+            pass  # nsys closed it: its own copy of the stream stays in use
+    if tmpdir:
+        os.environ["TMPDIR"] = tmpdir
+    else:
+        os.environ.pop("TMPDIR", None)
+
+
+def start(command: list[str]) -> int:
+    """Start the program with default signal handling; 127 and 126 as a shell would say."""
+    defaults = {signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, *PASSED_ON}
+    try:
+        return os.posix_spawnp(
+            command[0], command, os.environ, setsigmask=(), setsigdef=tuple(defaults)
+        )
+    except OSError as error:
+        os.write(2, f"nvprobe: {command[0]}: {error.strerror}\n".encode())
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def wait(pid: int, status_fd: int) -> tuple[int, int | None]:
+    """Wait for the program, passing signals on; its exit code and the signal that ended it."""
+    for number in PASSED_ON:
+        signal.signal(number, lambda received, _frame: os.kill(pid, received))
+    terminate_when_abandoned(pid, status_fd)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None
+
+
+def terminate_when_abandoned(pid: int, status_fd: int) -> None:
+    """Return when the program has ended; terminate it when the launcher is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # before Linux 5.3: an abandoned program runs to its end
+    events = select.poll()
+    events.register(handle, select.POLLIN)
+    events.register(status_fd, 0)
+    for descriptor, _event in events.poll():
+        if descriptor == status_fd:
+            os.kill(pid, signal.SIGTERM)
+    os.close(handle)
+
+
+def main(words: list[str]) -> None:
+    """Run the command in ``words``; end with its exit code, 128 + N for signal N."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # the launcher tells the program itself
+    status_fd, fallback, tmpdir = int(words[0]), words[1], words[4]
+    restore(int(words[2]), int(words[3]), tmpdir)
+    with contextlib.suppress(OSError):  # closed by nsys: `say` takes the file
+        os.set_inheritable(status_fd, False)
+    try:
+        pid = start(words[6:])
+    except SystemExit as failed:
+        say(status_fd, fallback, pid=None, code=failed.code, signal=None)
+        raise
+    say(status_fd, fallback, pid=pid)
+    code, number_or_none = wait(pid, status_fd)
+    say(status_fd, fallback, code=code, signal=number_or_none)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

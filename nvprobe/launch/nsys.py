@@ -1,0 +1,130 @@
+"""The ``nsys profile`` command line for a set of options: pure, from words to words.
+
+Options map to flags of the nsys at hand (:class:`nvprobe.nsys.Nsys` knows which it has); what it
+cannot do is left out and said in one line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvprobe.launch.options import LaunchOptions
+from nvprobe.nsys import Nsys
+
+__all__ = ["WINDOW_RANGE", "Trigger", "profile_argv", "trigger_for"]
+
+WINDOW_RANGE = "nvprobe.window"
+"""Name of the NVTX range (default domain) that opens the window where CUDA cannot."""
+
+Trigger = str
+"""``cuda`` (cudaProfilerStart), ``nvtx`` (a range named `WINDOW_RANGE`) or ``none``."""
+
+
+@dataclass
+class _Flags:
+    """Flags collected for one nsys, and notes on what it lacks."""
+
+    nsys: Nsys
+    words: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, flag: str, value: str) -> None:
+        self.words.append(f"{flag}={value}")
+
+    def add_if(self, flag: str, value: str, otherwise: str | None = None) -> bool:
+        """Add a flag that this version has; else note what is lost."""
+        if self.nsys.supports(flag):
+            self.add(flag, value)
+            return True
+        if otherwise:
+            self.notes.append(f"nsys {self.nsys.version_text} has no {flag}: {otherwise}")
+        return False
+
+
+def trigger_for(options: LaunchOptions, *, cuda: bool) -> Trigger:
+    """What opens the capture window: nothing where all of the run (or a time) is recorded."""
+    if not options.window.by_steps:
+        return "none"
+    return "cuda" if cuda else "nvtx"
+
+
+def profile_argv(
+    nsys: Nsys, options: LaunchOptions, report: Path, command: Sequence[str], *, cuda: bool
+) -> tuple[list[str], list[str]]:
+    """The command that profiles ``command`` into ``report`` (without suffix), and notes.
+
+    Flags given with ``--nsys-arg`` come last and replace nvprobe's own of the same name, because
+    nsys accepts some of them (``--trace``) only once.
+    """
+    flags = _Flags(nsys)
+    flags.add("--output", os.fspath(report))
+    flags.add("--force-overwrite", "true" if options.force else "false")
+    _what_to_trace(flags, options)
+    _cuda_graphs(flags, options)
+    _window(flags, options, trigger_for(options, cuda=cuda))
+    _extras(flags, options)
+    words = _override(flags.words, options.nsys_args)
+    return [os.fspath(nsys.path), "profile", *words, *command], flags.notes
+
+
+def _what_to_trace(flags: _Flags, options: LaunchOptions) -> None:
+    """CUDA and NVTX; OS calls and stacks only when asked: they once made 2 GB a second."""
+    traces = ["cuda", "nvtx", *(["osrt"] if options.os_calls else [])]
+    flags.add("--trace", ",".join(traces))
+    sampling = options.call_chains
+    flags.add("--sample", "process-tree" if sampling else "none")
+    flags.add("--cpuctxsw", "none")
+    flags.add("--backtrace", "fp" if sampling else "none")
+    flags.add_if("--trace-fork-before-exec", "true")
+    flags.add("--wait", "primary")
+    flags.add("--kill", "none")
+
+
+def _cuda_graphs(flags: _Flags, options: LaunchOptions) -> None:
+    granularity = "node" if options.kernels_in_graphs else "graph"
+    flags.add_if("--cuda-graph-trace", granularity, "kernels inside CUDA graphs may be missing")
+
+
+def _window(flags: _Flags, options: LaunchOptions, trigger: Trigger) -> None:
+    window = options.window
+    if trigger == "cuda":
+        flags.add("--capture-range", "cudaProfilerApi")
+    elif trigger == "nvtx":
+        flags.add("--capture-range", "nvtx")
+        flags.add("--nvtx-capture", WINDOW_RANGE)
+    if trigger != "none":  # the default end of a capture range terminates the application
+        flags.add("--capture-range-end", "stop")
+    if window.delay_s:
+        flags.add("--delay", f"{window.delay_s:g}")
+    if window.duration_s is not None:
+        flags.add("--duration", f"{window.duration_s:g}")
+
+
+def _extras(flags: _Flags, options: LaunchOptions) -> None:
+    """What costs more and is recorded only when asked."""
+    if options.gpu_metrics:
+        plural = flags.nsys.supports("--gpu-metrics-devices")
+        flags.add_if(
+            "--gpu-metrics-devices" if plural else "--gpu-metrics-device",
+            "cuda-visible" if plural else "all",
+            "GPU metrics are not recorded",
+        )
+        flags.add_if("--gpu-metrics-frequency", "20000")
+    if options.call_chains:
+        flags.add_if("--cudabacktrace", "sync:0", "call chains are not recorded")
+    if options.python_backtraces:
+        flags.add_if("--python-backtrace", "cuda", "Python back-traces are not recorded")
+    if options.memory_usage:
+        flags.add_if("--cuda-memory-usage", "true", "memory usage is not recorded")
+
+
+def _override(own: list[str], given: Sequence[str]) -> list[str]:
+    """``own`` without the flags that ``given`` names, then ``given``."""
+    longs = {"-t": "--trace", "-s": "--sample", "-b": "--backtrace", "-o": "--output"}
+    longs |= {"-c": "--capture-range", "-y": "--delay", "-d": "--duration", "-w": "--show-output"}
+    longs |= {"-f": "--force-overwrite", "-p": "--nvtx-capture"}
+    named = {longs.get(word.split("=")[0], word.split("=")[0]) for word in given}
+    return [word for word in own if word.split("=")[0] not in named] + list(given)

@@ -1,0 +1,91 @@
+"""What Linux says of running processes: descendants, sessions, CPU time. Never raises."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Process", "adopt_orphans", "descendants", "die_with_parent", "kill", "load_prctl"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; ``cpu_ticks`` is the user and system time it has used, in clock ticks."""
+
+    pid: int
+    parent: int
+    session: int
+    cpu_ticks: int
+    zombie: bool
+
+
+def _processes() -> Iterator[Process]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = (entry / "stat").read_text("utf-8", "replace")
+            fields = text[text.rindex(")") + 2 :].split()
+            yield Process(
+                pid=int(entry.name),
+                parent=int(fields[1]),
+                session=int(fields[3]),
+                cpu_ticks=int(fields[11]) + int(fields[12]),
+                zombie=fields[0] == "Z",
+            )
+
+
+def descendants(of: int) -> list[Process]:
+    """All living processes below ``of``, at any depth."""
+    children: dict[int, list[Process]] = {}
+    for process in _processes():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [of]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += (process for process in below if not process.zombie)
+        waiting += (process.pid for process in below)
+    return found
+
+
+def executable(pid: int) -> Path | None:
+    """The program file of a process, where it may be known."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink()
+    except OSError:
+        return None
+
+
+def kill(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal processes, of which some may have ended already."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def load_prctl() -> ctypes.CDLL | None:
+    """The C library, loaded before a fork so that nothing is imported after it."""
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+def adopt_orphans(libc: ctypes.CDLL | None) -> None:
+    """Become the parent of descendants whose own parent ends, so that they can be found."""
+    if libc is not None:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(libc: ctypes.CDLL | None, number: signal.Signals) -> None:
+    """Called in a child between fork and exec: receive ``number`` when the parent ends."""
+    if libc is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)

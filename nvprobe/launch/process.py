@@ -1,0 +1,291 @@
+"""Run the program, alone or under nsys, so that its own result is never lost.
+
+The program keeps the user's stdin, stdout and stderr; signals reach it and not nsys, which ends
+by itself when the program has. nsys is watched: where it does not start the program, hangs after
+it or dies under it, the program's result still counts and nsys is stopped, gently first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvprobe.launch import child, proc
+from nvprobe.launch.options import Timeouts
+
+__all__ = ["LOG", "Ending", "Trouble", "run_alone", "run_under_nsys"]
+
+Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "died"]
+
+LOG = "nsys.log"
+"""What nsys printed, in the temporary folder."""
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_WATCHED = frozenset({*_PASSED_ON, signal.SIGCHLD})
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_POLL_S = 0.1
+_GENTLE_S = 10.0
+"""How long nsys gets after SIGINT, and again after SIGTERM, to write what it has."""
+_IDLE_SHARE = 0.02
+"""nsys that uses less of a CPU than this, and writes nothing, makes no progress."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the program ended, and nsys with it."""
+
+    code: int | None
+    """The program's exit code (128 + N for signal N); None where it never ran."""
+    signal: int | None = None
+    nsys_code: int | None = None
+    trouble: Trouble = "none"
+    interrupted: bool = False
+    """The user or a scheduler asked for the end."""
+
+
+def run_alone(argv: Sequence[str], environ: Mapping[str, str]) -> Ending:
+    """Run the program without nsys, in the terminal's own process group."""
+    interrupted = False
+    with _signals_held() as prepare:
+        try:
+            process = subprocess.Popen(argv, env=dict(environ), preexec_fn=prepare)  # noqa: PLW1509
+        except OSError as error:
+            print(f"nvprobe: {argv[0]}: {error.strerror}", file=sys.stderr)
+            return Ending(127 if isinstance(error, FileNotFoundError) else 126)
+        while process.poll() is None:
+            received = signal.sigtimedwait(_WATCHED, _POLL_S)
+            if received is None or received.si_signo == signal.SIGCHLD:
+                continue
+            interrupted |= received.si_signo in _ENDING
+            if received.si_pid:  # the terminal's own Ctrl-C has no sender: it reached both
+                proc.kill([process.pid], signal.Signals(received.si_signo))
+    code = process.returncode
+    if code < 0:
+        return Ending(128 - code, signal=-code, interrupted=interrupted)
+    return Ending(code, interrupted=interrupted)
+
+
+def run_under_nsys(
+    nsys_argv: Callable[[list[str]], list[str]],
+    program: Sequence[str],
+    environ: Mapping[str, str],
+    folder: Path,
+    timeouts: Timeouts,
+) -> Ending:
+    """Run ``program`` under nsys; ``nsys_argv`` puts nsys's words before a command.
+
+    ``folder`` is an empty temporary folder: nsys's TMPDIR, and where its log is written.
+    """
+    read_end, write_end = os.pipe()
+    out, err = os.dup(1), os.dup(2)
+    fallback = folder / "status.jsonl"
+    wrapper = [sys.executable, "-I", "-S", os.fspath(child.__file__), str(write_end)]
+    wrapper += [os.fspath(fallback), str(out), str(err), environ.get("TMPDIR", ""), "--"]
+    argv = nsys_argv([*wrapper, *program])
+    inherited = (write_end, out, err)
+    with _signals_held() as prepare, _closing(read_end):
+        with _closing(*inherited), (folder / LOG).open("wb") as log:
+            try:
+                nsys = subprocess.Popen(
+                    argv,
+                    env={**environ, "TMPDIR": os.fspath(folder)},
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=inherited,
+                    start_new_session=True,  # Ctrl-C is the program's; nsys ends after it
+                    preexec_fn=prepare,  # noqa: PLW1509 - there are no threads yet
+                )
+            except OSError:
+                return Ending(None, trouble="never-started")
+        watch = _Watch(nsys, read_end, fallback, timeouts)
+        try:
+            return watch.to_the_end()
+        finally:
+            watch.leave_nothing_running()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[Callable[[], None]]:
+    """Hold signals back, so that a loop can take them with their sender.
+
+    Gives the function that a child calls between fork and exec: signals as they were before, and
+    SIGTERM when nvprobe is killed.
+    """
+    libc = proc.load_prctl()
+    proc.adopt_orphans(libc)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        proc.die_with_parent(libc, signal.SIGTERM)
+
+    try:
+        yield prepare
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _closing(*descriptors: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+class _Watch:
+    """One nsys and the program under it, from start to end."""
+
+    def __init__(
+        self, nsys: subprocess.Popen[bytes], status_pipe: int, fallback: Path, timeouts: Timeouts
+    ) -> None:
+        self.nsys = nsys
+        self.status_pipe = status_pipe
+        self.fallback = fallback
+        self.timeouts = timeouts
+        self.pid: int | None = None
+        self.code: int | None = None
+        self.signal: int | None = None
+        self.ended = False
+        self.interrupts = 0
+        os.set_blocking(status_pipe, False)
+
+    def to_the_end(self) -> Ending:
+        """Wait for the program, then for nsys."""
+        trouble = self.wait_for_start() or self.wait_for_program() or self.wait_for_nsys()
+        return Ending(
+            self.code, self.signal, self.nsys.poll(), trouble or "none", self.interrupts > 0
+        )
+
+    def wait_for_start(self) -> Trouble | None:
+        """Until the program runs; stop an nsys that does not get that far."""
+        deadline = time.monotonic() + self.timeouts.start_s
+        while not self.started():
+            if self.nsys.poll() is not None:
+                return None if self.started() else "never-started"
+            if time.monotonic() > deadline or self.interrupts > 1:
+                self.stop_nsys()
+                return "start-timeout"
+            self.pass_signal()
+        return None
+
+    def wait_for_program(self) -> Trouble | None:
+        """Until the program has ended, even where nsys dies before it."""
+        while not self.ended:
+            self.pass_signal()
+            self.read_status()
+            if self.nsys.poll() is not None and not self.ended and not self.program_lives():
+                self.read_status()
+                if not self.ended:  # its parent was killed with it: nobody saw the exit code
+                    self.code, self.signal, self.ended = 137, signal.SIGKILL, True
+                    return "died"
+        return None
+
+    def wait_for_nsys(self) -> Trouble | None:
+        """Until nsys has written its report; stop it where it makes no progress."""
+        seen, since = self.progress(), time.monotonic()
+        before = self.interrupts
+        while self.nsys.poll() is None:
+            self.pass_signal()
+            window = time.monotonic() - since
+            stuck = window > self.timeouts.finish_s
+            if window > min(5.0, self.timeouts.finish_s) and self.moved(seen, window):
+                seen, since = self.progress(), time.monotonic()
+            elif stuck or self.interrupts > before:
+                self.stop_nsys()
+                return "finish-timeout"
+        return None
+
+    def started(self) -> bool:
+        self.read_status()
+        return self.pid is not None or self.ended
+
+    def read_status(self) -> None:
+        """Take the lines that the wrapper wrote, from the pipe or else from its file."""
+        text = b""
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(self.status_pipe, 4096)
+        with contextlib.suppress(OSError):
+            text += self.fallback.read_bytes()
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                self.take(json.loads(line))
+
+    def take(self, status: dict[str, int | None]) -> None:
+        self.pid = status.get("pid", self.pid)
+        if "code" in status:
+            self.code, self.signal, self.ended = status["code"], status["signal"], True
+
+    def pass_signal(self) -> None:
+        """Wait a moment; hand a signal that comes to the program."""
+        received = signal.sigtimedwait(_WATCHED, _POLL_S)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            return
+        number = signal.Signals(received.si_signo)
+        self.interrupts += number in _ENDING
+        if self.pid is None or self.ended:
+            return
+        if self.interrupts > 3:
+            number = signal.SIGKILL
+        if number == signal.SIGINT and not received.si_pid:
+            with contextlib.suppress(OSError):  # what a terminal does: the whole group gets it
+                os.killpg(os.getpgid(self.pid), number)
+        else:
+            proc.kill([self.pid], number)
+
+    def program_lives(self) -> bool:
+        return self.pid is not None and any(
+            process.pid == self.pid for process in proc.descendants(os.getpid())
+        )
+
+    def progress(self) -> int:
+        """CPU time of nsys's own processes, in clock ticks."""
+        return sum(process.cpu_ticks for process in self.own_processes())
+
+    def moved(self, before: int, window_s: float) -> bool:
+        """Whether nsys has worked since ``before``."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        return self.progress() - before > _IDLE_SHARE * window_s * ticks
+
+    def own_processes(self) -> list[proc.Process]:
+        """nsys, its helpers and its agent: its session, and programs of its installation."""
+        return [
+            process
+            for process in proc.descendants(os.getpid())
+            if process.session == self.nsys.pid or _is_of_nsys(proc.executable(process.pid))
+        ]
+
+    def stop_nsys(self) -> None:
+        """Ask nsys to end, in rising tones; it writes what it has on the first two."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            proc.kill([self.nsys.pid], number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.nsys.wait(_GENTLE_S)
+                return
+
+    def leave_nothing_running(self) -> None:
+        """End what nsys left behind. Children of the program that outlive it are its own affair."""
+        if self.nsys.poll() is None:
+            self.stop_nsys()
+        time.sleep(_POLL_S)
+        left = [process.pid for process in self.own_processes() if process.pid != self.pid]
+        proc.kill(left, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _is_of_nsys(program: Path | None) -> bool:
+    """Whether a program file lies in a folder of an nsys installation."""
+    parents = program.parents if program else ()
+    return any(folder.name.startswith(("target-linux-", "host-linux-")) for folder in parents)
