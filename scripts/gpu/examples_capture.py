@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Run every example on a GPU: measured without a profiler, then captured by nsys.
+
+    python scripts/gpu/examples_capture.py --out FOLDER [--only 01,05] [--nsys PATH] [--no-fixed]
+
+For each example, as it is and with ``--fixed``: the step time without a profiler, then a capture
+of a few steps, slimmed to the tables that nvprobe reads (an allow list: no environment, no paths,
+no host) and packed. Writes ``examples.json`` (times, errors) and ``examples.tar.xz`` (one
+``NN_name[_fixed].sqlite`` and ``….sidecar.jsonl`` each). Unattended: one example's failure is a
+line in the JSON, not the end of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
+CAPTURED_STEPS = 3
+SLOW = {"07_recompile_storm": ["--steps", "4"]}
+"""Examples whose measured steps take so long that few must do."""
+
+KEPT = {
+    "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER", "NVTX_EVENTS",
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUDA_GRAPH_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GPU_MEMORY_USAGE_EVENTS",
+    "CUDA_CALLCHAINS", "PROFILER_OVERHEAD", "PROCESSES", "ThreadNames", "TARGET_INFO_GPU",
+    "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT",
+}  # fmt: skip
+KEPT_METADATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION%")
+FOLDER = re.compile(r"/(?:[\w.+-]+/)+(?=[\w.+-])")
+"""The folders of an absolute path; its last part stays."""
+
+
+def main() -> int:
+    """Run everything; exit code 1 if any example failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
+    parser.add_argument("--only", default="", help="numbers, such as 01,05")
+    parser.add_argument("--nsys", default=shutil.which("nsys") or "", help="path of nsys")
+    parser.add_argument("--no-fixed", action="store_true", help="capture only what is planted")
+    chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    wanted = set(filter(None, chosen.only.split(",")))
+    results = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(4) as exporting:
+        waiting: list[Future[None]] = []
+        for script in EXAMPLES:
+            if wanted and script.name[:2] not in wanted:
+                continue
+            for fixed in (False, True):
+                row = _one(script, fixed, chosen, Path(scratch), exporting, waiting)
+                results.append(row)
+                print(json.dumps(row), flush=True)
+                (chosen.out / "examples.json").write_text(json.dumps(results, indent=1))
+        errors = [str(job.exception()) for job in waiting if job.exception()]
+        _pack(Path(scratch), chosen.out / "examples.tar.xz")
+    summary: dict[str, Any] = {"rows": results, "export_errors": errors}
+    (chosen.out / "examples.json").write_text(json.dumps(summary, indent=1))
+    print(json.dumps({"done": len(results), "export_errors": errors}))
+    return int(bool(errors) or any("error" in row for row in results))
+
+
+def _one(
+    script: Path,
+    fixed: bool,
+    chosen: argparse.Namespace,
+    scratch: Path,
+    exporting: ThreadPoolExecutor,
+    waiting: list[Future[None]],
+) -> dict[str, Any]:
+    """Measure and capture one example in one state."""
+    name = script.stem + ("_fixed" if fixed else "")
+    row: dict[str, Any] = {"example": script.stem, "fixed": fixed}
+    flags = ["--fixed"] if fixed else []
+    begin = time.monotonic()
+    try:
+        plain = _run([sys.executable, str(script), *flags, *SLOW.get(script.stem, [])], {})
+        row["step_ms"] = plain["step_ms"]
+        if chosen.nsys and not (fixed and chosen.no_fixed):
+            row["captured_step_ms"] = _capture(script, flags, name, chosen.nsys, scratch)["step_ms"]
+            waiting.append(exporting.submit(_export, chosen.nsys, scratch, name))
+    except (subprocess.SubprocessError, ValueError, KeyError, OSError) as error:
+        output = getattr(error, "stderr", None) or getattr(error, "output", None) or ""
+        row["error"] = f"{error}"[:300] + " | " + str(output)[-700:]
+    row["seconds"] = round(time.monotonic() - begin, 1)
+    return row
+
+
+def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Run a program; its last line that is a JSON object."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise ValueError(f"no result from {command[-1]}: {done.stdout[-300:]}")
+    parsed: dict[str, Any] = json.loads(lines[-1])
+    return parsed
+
+
+def _capture(script: Path, flags: list[str], name: str, nsys: str, scratch: Path) -> dict[str, Any]:
+    """One nsys capture of the example's own window, annotated by nvprobe's bootstrap."""
+    python = [sys.executable]
+    sys.path.insert(0, str(ROOT))
+    if importlib.util.find_spec("nvprobe.annotate.bootstrap"):
+        python += ["-m", "nvprobe.annotate.bootstrap"]
+    command = [
+        nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
+        "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
+        "--cuda-graph-trace=node", "--cuda-memory-usage=true", "--force-overwrite=true",
+        "-o", str(scratch / name), *python, str(script), *flags,
+        "--steps", str(CAPTURED_STEPS),
+    ]  # fmt: skip
+    return _run(command, {"NVPROBE_SIDECAR": str(scratch / f"{name}.sidecar")})
+
+
+def _export(nsys: str, scratch: Path, name: str) -> None:
+    """Report to SQLite to the slim copy; the sidecar beside it."""
+    whole = scratch / f"{name}.whole.sqlite"
+    subprocess.run(
+        [nsys, "export", "--type=sqlite", "--lazy=true", "--force-overwrite=true",
+         f"--output={whole}", str(scratch / f"{name}.nsys-rep")],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    slim(whole, scratch / f"{name}.sqlite")
+    lines = [
+        scrub_line(line)
+        for path in sorted((scratch / f"{name}.sidecar").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    if lines:
+        (scratch / f"{name}.sidecar.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def slim(source: Path, target: Path) -> None:
+    """Copy an nsys SQLite export: only the tables of ``KEPT`` and the strings they name."""
+    target.unlink(missing_ok=True)
+    shutil.copyfile(source, target)
+    connection = sqlite3.connect(target)
+    tables = [
+        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+    ]
+    for table in tables:
+        if table not in KEPT and not table.startswith("sqlite_"):
+            connection.execute(f'DROP TABLE "{table}"')
+    kept = [table for table in tables if table in KEPT]
+    if "META_DATA_EXPORT" in kept:
+        known = " OR ".join("name LIKE ?" for _ in KEPT_METADATA)
+        connection.execute(f"DELETE FROM META_DATA_EXPORT WHERE NOT ({known})", KEPT_METADATA)
+    if "NVTX_EVENTS" in kept:
+        connection.create_function("unfold", 1, lambda text: FOLDER.sub("", text))
+        connection.execute("UPDATE NVTX_EVENTS SET text = unfold(text) WHERE text LIKE '%/%'")
+    if "PROCESSES" in kept:
+        connection.execute("UPDATE PROCESSES SET name = 'python3' WHERE name IS NOT NULL")
+    if "StringIds" in kept:
+        used = set(_string_references(connection, kept))
+        for identity, text in connection.execute("SELECT id, value FROM StringIds").fetchall():
+            if identity not in used:
+                connection.execute("DELETE FROM StringIds WHERE id = ?", (identity,))
+            elif "/" in text and FOLDER.search(text):
+                clean = (FOLDER.sub("", text), identity)
+                connection.execute("UPDATE StringIds SET value = ? WHERE id = ?", clean)
+    connection.commit()
+    connection.execute("VACUUM")
+    connection.close()
+
+
+def _string_references(connection: sqlite3.Connection, tables: list[str]) -> Iterator[int]:
+    """Every integer of a column that may point into StringIds."""
+    names = {"textId", "nameId", "jsonTextId", "demangledName", "shortName", "mangledName",
+             "symbol", "module", "name"}  # fmt: skip
+    for table in tables:
+        columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+        for column in names.intersection(columns) if table != "StringIds" else ():
+            query = f'SELECT DISTINCT "{column}" FROM "{table}"'
+            yield from (row[0] for row in connection.execute(query) if isinstance(row[0], int))
+
+
+def scrub_line(line: str) -> str:
+    """A line of the sidecar without the machine's name and without folders."""
+    fields = json.loads(line)
+    if "node" in fields:
+        fields["node"] = None
+    return FOLDER.sub("", json.dumps(fields, separators=(",", ":")))
+
+
+def _pack(scratch: Path, target: Path) -> None:
+    """All slim copies and sidecars in one archive."""
+    with tarfile.open(target, "w:xz") as archive:
+        for path in sorted([*scratch.glob("[0-9]*.sqlite"), *scratch.glob("*.sidecar.jsonl")]):
+            if not path.name.endswith(".whole.sqlite"):
+                archive.add(path, arcname=path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
