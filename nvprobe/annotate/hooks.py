@@ -135,7 +135,8 @@ class Hooks:
             if not optional:
                 log.debug("no %s: %s.%s: %r", self.what, module.__name__, name, error)
             return
-        self._undo.append((owner, attribute, original, made))
+        if made is not original:
+            self._undo.append((owner, attribute, original, made))
 
     def undo(self) -> None:
         """Put the originals back where nobody else has replaced ours since."""
