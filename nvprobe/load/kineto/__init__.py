@@ -1,0 +1,41 @@
+"""torch.profiler traces (``trace.json``, ``.json.gz``) as a :class:`~nvprobe.trace.Trace`.
+
+The file is read as a stream in pieces of about two megabytes; its Python objects live for one
+piece. A torch trace is one process; its time zero here is the last whole second before its first
+event, and ``origin_ns`` tells that second as UTC.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvprobe.errors import InputError
+from nvprobe.load.kineto.assemble import assemble
+from nvprobe.load.kineto.collect import Collector
+from nvprobe.load.kineto.reader import read_events
+from nvprobe.trace import Trace
+
+__all__ = ["load_kineto"]
+
+
+def load_kineto(path: str | Path, *, python_stacks: bool = False) -> Trace:
+    """Read one torch.profiler trace, plain or compressed, whole or damaged.
+
+    With ``python_stacks`` the Python frames are read too (``Trace.frames``); they are most of a
+    trace that was recorded ``with_stack``. What is broken in the file is skipped, counted and told
+    in ``Trace.warnings``; raises :class:`~nvprobe.errors.InputError` where nothing can be read.
+    """
+    path = Path(path)
+    collector = Collector(python_stacks=python_stacks)
+    try:
+        reading = read_events(path, collector)
+    except OSError as error:
+        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
+    if not collector.timed:
+        raise InputError(_nothing(path, reading.damage.cut))
+    return assemble(path, collector, reading)
+
+
+def _nothing(path: Path, cut: bool) -> str:
+    what = "it is empty or cut off before the first event" if cut else "its event list is empty"
+    return f"{path.name}: no events of torch.profiler in it ({what}); export the trace again"

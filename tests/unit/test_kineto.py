@@ -1,0 +1,319 @@
+"""torch.profiler traces: exact times, kinds by category, and what is kept of broken files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvprobe.errors import InputError
+from nvprobe.load.kineto import load_kineto
+from nvprobe.load.kineto.events import InexactTimes, nanoseconds, nanoseconds_of_text
+from nvprobe.load.kineto.metadata import rank_of
+from nvprobe.load.kineto.ops import copy_of, short_kernel
+from nvprobe.load.kineto.stream import PIECE
+from nvprobe.trace import NO_NAME, OpKind, RangeSource
+
+BASE = 1_790_857_026_000_000_000
+
+
+def event(cat: str, name: str, ts: str, dur: str = "1.000", tid: int = 7, **args: Any) -> str:
+    return (
+        f'{{"ph": "X", "cat": "{cat}", "name": {json.dumps(name)}, "pid": 7, "tid": {tid}, '
+        f'"ts": {ts}, "dur": {dur}, "args": {json.dumps(args)}}}'
+    )
+
+
+def document(*events: str, **keys: Any) -> str:
+    head = {"schemaVersion": 1, "baseTimeNanoseconds": BASE, **keys}
+    return json.dumps(head)[:-1] + ', "traceEvents": [' + ",\n".join(events) + "]}"
+
+
+EVENTS = (
+    event("user_annotation", "step 3", "1000000.001", "500.250"),
+    event(
+        "cpu_op",
+        "aten::mm",
+        "1000001.002",
+        "20.000",
+        **{
+            "External id": 5,
+            "Sequence number": 9,
+            "Fwd thread id": 0,
+            "Input Dims": [[2, 3], [3, 4]],
+            "Input type": ["float", "float"],
+        },
+    ),
+    event("python_function", "nn.Module: Linear_0", "1000000.500", "30.000"),
+    event("python_function", "train.py(12): forward", "1000000.400", "31.000"),
+    event("cuda_runtime", "cudaLaunchKernel_v7000", "1000002.100", "3.003", correlation=4),
+    event(
+        "kernel",
+        "void a::gemm<int>(float*)",
+        "1000010.750",
+        "0.768",
+        tid=9,
+        device=0,
+        context=1,
+        stream=9,
+        correlation=4,
+        grid=[2, 3, 4],
+        block=[128, 1, 1],
+    ),
+    event(
+        "gpu_memcpy",
+        "Memcpy HtoD (Pinned -> Device)",
+        "1000020.000",
+        "2.000",
+        tid=9,
+        device=0,
+        context=1,
+        stream=9,
+        correlation=5,
+        bytes=4096,
+    ),
+    event("gpu_user_annotation", "step 3", "1000010.750", "11.000", tid=9, device=0, stream=9),
+)
+
+
+def write(folder: Path, text: str | bytes, name: str = "trace.json") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_each_category_becomes_what_it_is(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS)))
+    assert trace.ops is not None
+    assert trace.ranges is not None
+    assert trace.operators is not None
+    assert trace.ops.kind.tolist() == [OpKind.KERNEL, OpKind.MEMCPY]
+    assert trace.texts(trace.ops.name) == ["void a::gemm<int>(float*)", "Memcpy HtoD"]
+    assert trace.texts(trace.ops.short_name) == ["gemm", "Memcpy HtoD"]
+    assert trace.ops.source_memory.tolist() == [-1, 2]
+    sources = [RangeSource.ANNOTATION, RangeSource.MODULE, RangeSource.OPERATOR]
+    assert trace.ranges.source.tolist() == sources
+    assert trace.texts(trace.ranges.name) == ["step 3", "Linear_0", "aten::mm"]
+    assert trace.operators.range.tolist() == [2]
+    assert trace.text(trace.operators.shapes[0]) == "[[2, 3], [3, 4]]"
+    assert trace.texts(trace.calls.name) == ["cudaLaunchKernel"]
+    assert trace.frames is None
+
+
+def test_times_are_exact_and_small(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS)))
+    assert trace.ranges.start[0] == 1_000_000_001 - 1_000_000_000
+    assert (trace.ops.start[0], trace.ops.end[0]) == (10_750, 11_518)
+    assert trace.origin_ns == BASE + 1_000_000_000
+    assert (trace.start_ns, trace.end_ns) == (1, 500_251)
+
+
+def test_python_frames_come_on_demand(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS)), python_stacks=True)
+    assert trace.texts(trace.frames.name) == ["train.py(12): forward"]
+    assert len(trace.ranges) == 3
+
+
+def test_absolute_times_keep_their_digits(tmp_path: Path) -> None:
+    late = event("kernel", "k", "1712195495505543.168", "1.001", device=0, stream=7, correlation=1)
+    trace = load_kineto(write(tmp_path, "[" + late + "]"))
+    assert trace.ops.start[0] + trace.origin_ns == 1_712_195_495_505_543_168
+    assert trace.ops.end[0] - trace.ops.start[0] == 1001
+
+
+@given(st.lists(st.integers(0, (1 << 43) * 1000 - 1), min_size=1))
+def test_floats_hold_nanoseconds_below_their_limit(values: list[int]) -> None:
+    texts = [f"{v // 1000}.{v % 1000:03}" for v in values]
+    assert nanoseconds([float(text) for text in texts]).tolist() == values
+
+
+@given(st.lists(st.integers(0, 9 * 10**18), min_size=1))
+def test_texts_hold_nanoseconds_always(values: list[int]) -> None:
+    texts = [f"{v // 1000}.{v % 1000:03}".encode() for v in values]
+    assert nanoseconds_of_text(texts).tolist() == values
+
+
+def test_a_float_too_large_is_refused_an_integer_is_not() -> None:
+    with pytest.raises(InexactTimes):
+        nanoseconds([1712195495505543.2])
+    assert nanoseconds([1712195495505543]).tolist() == [1712195495505543000]
+
+
+def test_texts_beyond_nanoseconds_and_in_other_notation() -> None:
+    assert nanoseconds_of_text([b"1.5e3", b'"2.0004"', b"7"]).tolist() == [1_500_000, 2000, 7000]
+
+
+def small_trace(count: int) -> tuple[str, list[int]]:
+    events, starts = [], []
+    for row in range(count):
+        starts.append(5_000_000_000 + row * 1234)
+        ts = f"{starts[-1] // 1000}.{starts[-1] % 1000:03}"
+        events.append(
+            event("kernel", f"k{row % 5}", ts, "0.500", device=0, stream=7, correlation=row + 1)
+        )
+    return document(*events), starts
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(1, 4000), packed=st.booleans())
+def test_truncation_anywhere_keeps_every_event_before_it(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, packed: bool
+) -> None:
+    text, starts = small_trace(24)
+    whole = gzip.compress(text.encode(), 0, mtime=0) if packed else text.encode()
+    path = write(tmp_path_factory.mktemp("cut"), whole[: min(cut, len(whole) - 20)])
+    plain = text.encode()[: max(min(cut, len(whole) - 20) - 15 * packed, 0)]
+    complete = plain.count(b'"block_end"') or plain.count(b"}},") + plain.endswith(b"}}")
+    if complete == 0:
+        with pytest.raises(InputError, match=r"trace\.json: "):
+            load_kineto(path)
+        return
+    trace = load_kineto(path)
+    kept = (trace.ops.start + trace.origin_ns - BASE).tolist()
+    assert kept == starts[: len(kept)]
+    assert abs(len(kept) - complete) <= 1  # gzip's stored blocks shift the cut by their headers
+    assert any("truncated" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (lambda t: t.replace("step 3", "step\x01 3", 1), "step\x01 3"),
+        (lambda t: t.replace("step 3", 'step "x" 3', 1), 'step "x" 3'),
+        (lambda t: t.replace("step 3", r"C:\dir \step", 1), "C:\\dir \\step"),
+    ],
+)
+def test_a_broken_name_is_mended(tmp_path: Path, fault: Any, name: str) -> None:
+    trace = load_kineto(write(tmp_path, fault(document(*EVENTS))))
+    assert trace.text(trace.ranges.name[0]) == name
+    assert len(trace.ops) == 2
+    assert any("mended 1 events" in warning for warning in trace.warnings)
+
+
+def test_invalid_utf8_is_mended(tmp_path: Path) -> None:
+    text = document(*EVENTS).encode().replace(b"step 3", b"step\xff 3", 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.text(trace.ranges.name[0]) == "step\ufffd 3"
+    assert any("mended 1 events" in warning for warning in trace.warnings)
+
+
+def test_an_unreadable_event_is_lost_and_counted(tmp_path: Path) -> None:
+    text = document(*EVENTS).replace('"ts": 1000010.750', '"ts": 10000,10.', 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.ops.kind.tolist() == [OpKind.MEMCPY]
+    assert "trace.json: lost 1 broken events that could not be read" in trace.warnings
+    assert trace.sources[0].lost_events == 1
+
+
+def test_unexpected_argument_types_do_not_lose_the_event(tmp_path: Path) -> None:
+    odd = event("cpu_op", "odd", "1000001.002", stream="0x7f", **{"External id": 3})
+    trace = load_kineto(write(tmp_path, document(odd, *EVENTS)))
+    assert trace.text(trace.ranges.name[-2]) == "odd"
+    assert trace.operators.external.tolist() == [3, 5]
+    assert trace.warnings == ()
+
+
+def test_objects_in_arguments_are_no_events(tmp_path: Path) -> None:
+    nested = event("cpu_op", "outer", "1000001.002", list=[{"name": "in"}, {"name": "ner"}])
+    broken = document(nested, *EVENTS).replace("aten::mm", "aten\x02::mm")
+    trace = load_kineto(write(tmp_path, broken))
+    assert len(trace.operators) == 2
+    assert not any("lost" in warning for warning in trace.warnings)
+
+
+def test_repeated_events_count_once(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS, *EVENTS[1:7])))
+    assert (len(trace.ops), len(trace.calls), len(trace.operators)) == (2, 1, 1)
+    assert any("4 events stand in it twice" in warning for warning in trace.warnings)
+
+
+def test_impossible_times_stay_out_of_the_window(tmp_path: Path) -> None:
+    bad = event("kernel", "k", "0", "0", device=0, stream=7, correlation=8)
+    trace = load_kineto(write(tmp_path, document(*EVENTS, bad)))
+    assert (trace.ops.start.min(), trace.ops.end.min()) == (0, 0)
+    assert trace.start_ns == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"traceEvents": []}', "[]", '{"traceEvents": ['])
+def test_nothing_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"^trace\.json: no events of torch\.profiler"):
+        load_kineto(write(tmp_path, text))
+
+
+def test_gzip_under_any_name_and_in_members(tmp_path: Path) -> None:
+    text = document(*EVENTS).encode()
+    two = gzip.compress(text[:300]) + gzip.compress(text[300:])
+    assert len(load_kineto(write(tmp_path, two)).ops) == 2
+
+
+def test_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
+    text, starts = small_trace(4000)
+    packed = bytearray(gzip.compress(text.encode(), 6))
+    packed[len(packed) // 2] ^= 0xFF
+    trace = load_kineto(write(tmp_path, bytes(packed)))
+    assert len(starts) // 4 < len(trace.ops) < len(starts)
+    assert any("corrupt" in warning for warning in trace.warnings)
+
+
+def test_pieces_do_not_show(tmp_path: Path) -> None:
+    text, starts = small_trace(30_000)
+    assert len(text) > 2 * PIECE
+    trace = load_kineto(write(tmp_path, text))
+    assert (trace.ops.start + trace.origin_ns - BASE).tolist() == starts
+    assert trace.warnings == ()
+
+
+def test_graph_launches_number_their_nodes(tmp_path: Path) -> None:
+    launch = event("cuda_runtime", "cudaGraphLaunch", "1.0", correlation=1)
+    kernels = [
+        event("kernel", "k", f"{2 + n}.0", device=0, stream=7, correlation=1) for n in range(3)
+    ]
+    trace = load_kineto(write(tmp_path, document(launch, *kernels)))
+    assert trace.ops.graph_node.tolist() == [1, 2, 3]
+
+
+def test_flows_lead_from_forward_to_backward(tmp_path: Path) -> None:
+    begin = (
+        '{"ph": "s", "id": 3, "pid": 7, "tid": 7, "ts": 1000001.002, "cat": "fwdbwd", "name": ""}'
+    )
+    end = '{"ph": "f", "id": 3, "pid": 7, "tid": 8, "ts": 1000300.5, "cat": "fwdbwd", "name": ""}'
+    trace = load_kineto(write(tmp_path, document(*EVENTS, end, begin)))
+    flows = trace.flows
+    assert (flows.time.tolist(), flows.end_time.tolist()) == ([1002], [300_500])
+    assert trace.threads.tid[[flows.thread[0], flows.end_thread[0]]].tolist() == [7, 8]
+
+
+def test_rank_from_the_file_then_from_its_name() -> None:
+    assert rank_of({"distributedInfo": {"rank": 3}}, Path("rank_9.json")) == 3
+    assert rank_of({}, Path("job.rank_12.json.gz")) == 12
+    assert rank_of({}, Path("worker7.1701.pt.trace.json")) == 7
+    assert rank_of({}, Path("myrank.json")) == -1
+
+
+def test_names_of_copies_and_kernels() -> None:
+    assert copy_of("Memcpy PtoP (Device -> Device)") == ("Memcpy PtoP", 10, 3, 3)
+    assert copy_of("CopyHostToDevice").kind == -1
+    lambdas = "void at::native::f<4, g()::{lambda(int)#1}>(int, g()::{lambda(int)#1})"
+    assert short_kernel(lambdas) == "f"
+    assert short_kernel("void (anonymous namespace)::softmax<float>(float*)") == "softmax"
+
+
+def test_no_string_is_stored_for_absent_shapes(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(event("cpu_op", "a", "1.0"))))
+    assert trace.operators.shapes.tolist() == [NO_NAME]
+    assert {missing.what for missing in trace.missing} >= {"operator shapes", "GPU work"}
+
+
+def test_decimal_and_loader_agree_on_the_sum(tmp_path: Path) -> None:
+    text, _ = small_trace(50)
+    events = json.loads(text, parse_float=Decimal)["traceEvents"]
+    total = sum(int(e["dur"] * 1000) for e in events)
+    ops = load_kineto(write(tmp_path, text)).ops
+    assert int(np.sum(ops.end - ops.start)) == total
