@@ -34,10 +34,9 @@ def calls_of_ops(calls: Calls, ops: Ops) -> Column:
 
 def smallest_correlation(calls: Calls, processes: int) -> Column:
     """int64 smallest recorded correlation id per process; the largest int64 where none is."""
-    out = np.full(processes, np.iinfo(np.int64).max, np.int64)
     known = calls.correlation > 0
-    np.minimum.at(out, calls.process[known], calls.correlation[known])
-    return out
+    low, _ = _extremes(calls.process[known], calls.correlation[known], processes)
+    return low
 
 
 def calls_named(trace: Trace, pattern: str) -> Column:
@@ -63,11 +62,7 @@ def _keys(
     """
     process = np.concatenate((process_a, process_b)).astype(np.int64)
     identity = np.concatenate((id_a, id_b))
-    processes = int(process.max(initial=-1)) + 1
-    low = np.full(processes, np.iinfo(np.int64).max, np.int64)
-    high = np.zeros(processes, np.int64)
-    np.minimum.at(low, process, identity)
-    np.maximum.at(high, process, identity)
+    low, high = _extremes(process, identity, int(process.max(initial=-1)) + 1)
     seen = high > 0
     width = np.where(seen, high - np.where(seen, low, 0) + 1, 0)
     if float(width.astype(float).sum()) <= 8.0 * len(identity) + 1e6:
@@ -78,11 +73,21 @@ def _keys(
     return key[: len(id_a)], key[len(id_a) :]
 
 
+def _extremes(process: Column, identity: Column, processes: int) -> tuple[Column, Column]:
+    """Smallest and greatest id per process; the largest int64 and 0 where it has none."""
+    low = np.full(processes, np.iinfo(np.int64).max, np.int64)
+    high = np.zeros(processes, np.int64)
+    if processes == 1 and len(identity):
+        low[0], high[0] = identity.min(), identity.max()  # ten times the speed of ufunc.at
+    else:
+        np.minimum.at(low, process, identity)
+        np.maximum.at(high, process, identity)
+    return low, high
+
+
 def _first_of_each_key(key: Column, calls: Calls, known: Column) -> Column:
     """Positions in ``key`` such that each key stands once: first start, then the longest."""
-    seen = np.zeros(int(key.max()) + 1, np.int32)
-    np.add.at(seen, key, 1)
-    if int(seen.max()) == 1:
+    if int(np.bincount(key).max()) == 1:
         return np.arange(len(key))
     start = calls.start[known]
     order = np.lexsort((start - calls.end[known], start, key))

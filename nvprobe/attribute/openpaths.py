@@ -64,7 +64,11 @@ class OpenPaths:
 
     def at(self, thread: Column, time: Column) -> Column:
         """Rules 1 and 2: an autograd thread's path follows what its initiating thread has open."""
-        path = self.on_thread(thread, time)
+        return self.with_initiator(thread, time, self.on_thread(thread, time))
+
+    def with_initiator(self, thread: Column, time: Column, own: Column) -> Column:
+        """Rule 2, given rule 1's answer: put the initiating thread's path before autograd's."""
+        path = own.copy()
         backward = np.flatnonzero((thread >= 0) & self.autograd[thread])
         if len(backward):
             head = self.on_thread(self.initiator(thread[backward]), time[backward])

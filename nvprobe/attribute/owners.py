@@ -26,9 +26,9 @@ def owners(trace: Trace, look_up: OpenPaths) -> tuple[Column, Column, Column]:
     # Many ops can share a call (a graph launch): look each call up once.
     used, of_op = _distinct(call[started], len(calls))
     thread, time = calls.thread[used], calls.start[used]
-    call_path = look_up.at(thread, time)
-    path[started] = call_path[of_op]
-    inherits = look_up.autograd[thread] & (look_up.on_thread(thread, time) < 0)
+    own = look_up.on_thread(thread, time)
+    path[started] = look_up.with_initiator(thread, time, own)[of_op]
+    inherits = look_up.autograd[thread] & (own < 0)
     method = np.full(len(ops), Method.LAUNCH, np.int8)
     method[started[inherits[of_op]]] = Method.INHERITED
     _follow_graphs(trace, look_up, ops, call, path, method)
