@@ -54,6 +54,9 @@ class Oracle:
                 text = self.strings[n] if n >= 0 else "(unnamed)"
                 end = max(trace.end_ns, s) if e == OPEN else e
                 self.ranges.append((t, s, end, row, *clean(text)))
+        self.on_thread: dict[int, list[tuple]] = {}
+        for r in self.ranges:
+            self.on_thread.setdefault(r[0], []).append(r)
         self.process = trace.threads.process.tolist()
         self.calls = self._calls()
         self.autograd, self.initiating = self._threads()
@@ -101,7 +104,7 @@ class Oracle:
 
     def open_ranges(self, thread: int, time: int) -> list[tuple]:
         """Ranges of the thread open at an instant, in path order."""
-        found = [r for r in self.ranges if r[0] == thread and r[1] <= time < r[2]]
+        found = [r for r in self.on_thread.get(thread, []) if r[1] <= time < r[2]]
         return sorted(found, key=lambda r: (r[1], r[1] - r[2], r[3]))
 
     @staticmethod
@@ -140,8 +143,8 @@ class Oracle:
         g = self.trace.graph_nodes
         if g is None or node == 0:
             return ()
-        rows: dict[tuple[int, int], int] = {}
-        for row in range(len(g)):
+        rows: dict[tuple[int, int], int] = {}  # a clone's row that tells its origin, else the first
+        for row in sorted(range(len(g)), key=lambda r: (g.origin[r] == 0, g.time[r], r)):
             rows.setdefault((int(g.process[row]), int(g.node[row])), row)
         row = rows.get((process, node))
         if row is None:
@@ -193,7 +196,7 @@ class Oracle:
 
     def own_path(self, row: int) -> tuple[str, ...]:
         """The path of a range at its start, itself last."""
-        me = next(r for r in self.ranges if r[3] == row)
+        me = self.ranges[row]
         chain = [
             r
             for r in self.open_ranges(me[0], me[1])

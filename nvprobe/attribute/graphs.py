@@ -45,8 +45,8 @@ class _NodeIndex:
 
     def __init__(self, nodes: GraphNodes) -> None:
         self.nodes = nodes
-        # The first row of a node id is its creation: the sort is stable.
-        self.order = np.lexsort((nodes.node, nodes.process))
+        # A clone has two rows, one of them without its origin: the row that tells it comes first.
+        self.order = np.lexsort((nodes.time, nodes.origin == 0, nodes.node, nodes.process))
         self._process = nodes.process[self.order]
         self._bounds: dict[int, tuple[int, int]] = {}
         for value in np.unique(self._process).tolist():
