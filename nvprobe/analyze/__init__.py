@@ -1,1 +1,50 @@
-"""Functions of an Attribution that return tables and small structs: no files, no drawing."""
+"""From an Attribution to tables: no I/O, no drawing.
+
+``analyze(attribution)`` runs every analysis; each is a function of its own in a module beside this.
+"""
+
+from __future__ import annotations
+
+from nvprobe.analyze.devices import device_use
+from nvprobe.analyze.kernels import copies, kernels, suspect_ops
+from nvprobe.analyze.missing import missing
+from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.ranges import path_quantities
+from nvprobe.analyze.records import lost_launches
+from nvprobe.analyze.spans import span_rows
+from nvprobe.analyze.steps import step_spread, steps
+from nvprobe.analyze.summary import Doubts, verdict
+from nvprobe.analyze.warnings import warnings
+from nvprobe.attribute.ledger import ledger
+from nvprobe.attribute.model import Attribution
+
+__all__ = ["Analysis", "analyze"]
+
+
+def analyze(attribution: Attribution) -> Analysis:
+    """Everything that a report shows of one run.
+
+    Look-ups of open paths may add paths to the attribution, so analyses that look up go before
+    ``path_quantities``, whose rows are those of ``attribution.paths``. Raises LedgerError if the
+    books do not balance.
+    """
+    lost = lost_launches(attribution)
+    suspect = suspect_ops(attribution.trace.ops, attribution.valid)
+    step_rows = steps(attribution, lost)
+    ranges = path_quantities(attribution)
+    devices = device_use(attribution)
+    doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
+    return Analysis(
+        attribution=attribution,
+        verdict=verdict(attribution, devices, ranges, doubts),
+        ledger=ledger(attribution),
+        ranges=ranges,
+        kernels=kernels(attribution, suspect),
+        copies=copies(attribution),
+        steps=step_rows,
+        step_spread=step_spread(step_rows),
+        spans=span_rows(attribution.trace),
+        devices=devices,
+        warnings=warnings(attribution, suspect, lost, step_rows),
+        missing=missing(attribution, step_rows),
+    )

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.attribute.model import Attribution, Method
+from nvprobe.attribute.ledger import Ledger
+from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Missing, Table, column
 
 __all__ = [
@@ -24,12 +25,10 @@ __all__ = [
     "Copies",
     "DeviceUse",
     "Kernels",
-    "Ledger",
     "PathQuantities",
-    "Share",
     "SpanRows",
+    "StepSpread",
     "Steps",
-    "ThreadShare",
 ]
 
 UNKNOWN = int(np.iinfo(np.int64).min)
@@ -60,8 +59,6 @@ class PathQuantities(Table):
     """Per instance: first op start to last op end; summed over instances."""
     order: Column = column("i8")
     """Position in a depth-first walk of the tree, siblings in order of appearance."""
-    process: Column = column("i4")
-    """Row of the process, -1 where several processes share the path."""
     sync_ns: Column | None = column("i8", optional=True)
     """Host time blocked in synchronising calls here."""
     idle_ns: Column | None = column("i8", optional=True)
@@ -126,6 +123,19 @@ class Steps(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpread:
+    """How much the host time of steps varies."""
+
+    count: int
+    shortest_ns: int
+    median_ns: int
+    """The upper one of an even number."""
+    longest_ns: int
+    slowest: int
+    """Index of the longest step."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpanRows(Table):
     """Start/end ranges by name and domain: beside the tree, never nodes in it."""
 
@@ -154,42 +164,6 @@ class DeviceUse(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A part of the ops and of their time."""
-
-    ops: int
-    gpu_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadShare:
-    """What one thread launched with no range open; ``thread`` is a row of ``trace.threads``."""
-
-    thread: int
-    ops: int
-    gpu_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """Methods and reasons partition the ops: counts and nanoseconds add up exactly."""
-
-    total: Share
-    shares: dict[Method, Share]
-    """Every method; those at and after LAUNCHED_BEFORE_WINDOW are reasons for having no owner."""
-    by_process: tuple[tuple[int, Ledger], ...] = ()
-    """(row of ``trace.processes``, its own ledger) of every process with ops."""
-    without_range: tuple[ThreadShare, ...] = ()
-    """Who launched the ops of ``no_range_open``."""
-
-    @property
-    def attributed(self) -> Share:
-        """The part with an owner path."""
-        kept = [share for method, share in self.shares.items() if method.resolved]
-        return Share(sum(s.ops for s in kept), sum(s.gpu_ns for s in kept))
-
-
-@dataclass(frozen=True, slots=True)
 class Analysis:
     """Everything a report shows of one run."""
 
@@ -200,6 +174,7 @@ class Analysis:
     kernels: Kernels
     copies: Copies
     steps: Steps
+    step_spread: StepSpread | None
     spans: SpanRows
     devices: DeviceUse
     warnings: tuple[str, ...] = ()

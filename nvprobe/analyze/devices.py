@@ -1,0 +1,39 @@
+"""How long each physical device was busy and idle between its first and last op."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analyze.grouping import counts
+from nvprobe.analyze.model import DeviceUse
+from nvprobe.attribute.intervals import union_length
+from nvprobe.attribute.model import Attribution
+
+__all__ = ["device_use"]
+
+
+def device_use(attribution: Attribution) -> DeviceUse:
+    """Busy, idle and window of each device with ops; impossible times are left out."""
+    ops = attribution.trace.ops
+    if ops is None or not attribution.valid.any():
+        return DeviceUse.empty()
+    valid = attribution.valid
+    device, start, end = ops.device[valid] + 1, ops.start[valid], ops.end[valid]
+    size = int(device.max()) + 1
+    number = counts(device, size)
+    first = np.full(size, np.iinfo(np.int64).max)
+    last = np.full(size, np.iinfo(np.int64).min)
+    np.minimum.at(first, device, start)
+    np.maximum.at(last, device, end)
+    used = np.flatnonzero(number)
+    busy = union_length(device, start, end, size)[used]
+    window = last[used] - first[used]
+    return DeviceUse(
+        device=used - 1,
+        ops=number[used],
+        start=first[used],
+        end=last[used],
+        busy_ns=busy,
+        idle_ns=window - busy,
+        window_ns=window,
+    )

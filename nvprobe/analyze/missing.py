@@ -1,0 +1,64 @@
+"""What a report cannot say of this capture, why, and how to record it."""
+
+from __future__ import annotations
+
+from nvprobe.analyze.model import Analysis, Steps
+from nvprobe.attribute.model import Attribution, Method
+from nvprobe.trace import Missing, OpKind
+
+__all__ = ["missing", "not_computed"]
+
+_LATER = [
+    "modules",
+    "operators",
+    "syncs",
+    "idle",
+    "overlap",
+    "collectives",
+    "memory",
+    "counters",
+    "compiled_graphs",
+    "findings",
+]
+
+
+def missing(attribution: Attribution, steps: Steps) -> tuple[Missing, ...]:
+    """What the loader missed, then what only an attribution shows to be absent."""
+    found = [*attribution.trace.missing, _captured_ranges(attribution), _steps(steps)]
+    return tuple(entry for entry in found if entry is not None)
+
+
+def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
+    """The fields of the schema that were not computed of this input: null, never 0."""
+    return tuple(
+        Missing(name, "not computed of this input by this version of nvprobe", "upgrade nvprobe")
+        for name in _LATER
+        if getattr(analysis, name) is None
+    )
+
+
+def _captured_ranges(attribution: Attribution) -> Missing | None:
+    """Graph nodes whose creation is known, but with no range open then."""
+    trace = attribution.trace
+    if trace.ops is None or trace.graph_nodes is None or not len(trace.graph_nodes):
+        return None
+    nodes = (attribution.method == Method.GRAPH_LAUNCH) & (trace.ops.kind != OpKind.GRAPH)
+    if not nodes.any():
+        return None
+    return Missing(
+        "ranges inside CUDA graphs",
+        f"{int(nodes.sum()):,} ops of replayed graphs belong to the launch of their graph: no "
+        "range of the time of capture is in this file",
+        "let the window include the capture of the graphs, or train with nvprobe.instrument(), "
+        "whose sidecar keeps it",
+    )
+
+
+def _steps(steps: Steps) -> Missing | None:
+    if len(steps):
+        return None
+    return Missing(
+        "steps",
+        "no range marks one; pauses and library ranges are not taken for steps",
+        'loop over nvprobe.steps(loader), or open a range named "step N"',
+    )

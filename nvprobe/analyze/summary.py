@@ -1,0 +1,68 @@
+"""The verdict: one line, never stronger than the evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analyze.model import DeviceUse, PathQuantities
+from nvprobe.attribute.model import Attribution, Kind, PathTable
+
+__all__ = ["Doubts", "duration", "verdict"]
+
+_LARGEST_SHARE = 0.4
+"""A path is named as the place where GPU time goes from this share of it on."""
+_DOUBTFUL_SHARE = 0.1
+"""From this share of GPU time with impossible ends on, no figure of time is repeated."""
+_LONGEST_PATH = 60
+_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What stands against believing the figures."""
+
+    lost_launches: int
+    suspect_ns: int
+
+
+def duration(ns: int) -> str:
+    """A duration with three significant digits: ``17.8 ms``."""
+    for unit, size in _UNITS:
+        if abs(ns) >= size:
+            value = ns / size
+            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{ns} ns"
+
+
+def verdict(
+    attribution: Attribution, devices: DeviceUse, ranges: PathQuantities, doubts: Doubts
+) -> str:
+    """Where the GPU time goes, in one sentence."""
+    total = int(attribution.duration.sum())
+    if not len(devices) or not total:
+        return "unclear: the capture has no GPU records"
+    if doubts.suspect_ns > _DOUBTFUL_SHARE * total:
+        share = doubts.suspect_ns / total
+        return f"unclear: {share:.0%} of GPU time is of ops whose recorded end cannot be right"
+    window, busy = int(devices.window_ns.sum()), int(devices.busy_ns.sum())
+    bound = "at least " if doubts.lost_launches else ""
+    use = f"GPU busy {bound}{busy / window:.0%} of {duration(window)}"
+    if len(devices) > 1:
+        use += f" over {len(devices)} GPUs"
+    place = _place(total, ranges, attribution.paths)
+    return f"{use}; {place}" if place else use
+
+
+def _place(total: int, ranges: PathQuantities, paths: PathTable) -> str | None:
+    """The deepest range of the program (no operator, no library) with most of the GPU time."""
+    program = ~np.isin(paths.kind, (Kind.OPERATOR, Kind.LIBRARY))
+    large = np.flatnonzero((ranges.gpu_ns >= _LARGEST_SHARE * total) & program)
+    if not len(large):
+        return None
+    best = large[np.lexsort((ranges.gpu_ns[large], paths.depth[large]))[-1]]
+    text = paths.text(int(best))
+    if len(text) > _LONGEST_PATH:
+        text = "…" + text[1 - _LONGEST_PATH :]
+    return f"{int(ranges.gpu_ns[best]) / total:.0%} of GPU time in {text}"
