@@ -31,6 +31,7 @@ __all__ = [
     "NO_PAYLOAD",
     "NO_ROW",
     "OPEN",
+    "CallChains",
     "Calls",
     "Clock",
     "Column",
@@ -199,6 +200,18 @@ class Calls(Table):
     name: Column = column("i4")
     """Name without version suffix: ``cudaStreamSynchronize``, not ``…_v3020``."""
     callchain: Column | None = column("i8", optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CallChains(Table):
+    """Native call stacks of CUDA calls, one row a frame, by chain and depth."""
+
+    chain: Column = column("i8")
+    """What ``Calls.callchain`` refers to."""
+    depth: Column = column("i4")
+    """0 for the innermost frame."""
+    symbol: Column = column("i4")
+    """The function's name; a bare address where it was not resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +448,7 @@ class Trace:
     threads: Threads
     devices: Devices
     calls: Calls | None = None
+    callchains: CallChains | None = None
     ops: Ops | None = None
     geometry: Geometry | None = None
     ranges: Ranges | None = None

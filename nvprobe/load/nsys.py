@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.load.lacks import lacks
+from nvprobe.load.nsys_callchains import read_callchains
 from nvprobe.load.nsys_frames import UNKNOWN, Frames
 from nvprobe.load.nsys_identities import Gpus, People
 from nvprobe.load.nsys_names import Names
@@ -50,6 +51,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
         threads=_threads(people, names, noted),
         devices=Devices(id=gpus.ids, name=pool.rows(gpus.names), **gpus.limits),
         calls=read_calls(frames, people, names),
+        callchains=read_callchains(frames, names),
         ops=read_ops(frames, people, gpus, names),
         geometry=read_geometry(frames),
         ranges=noted.ranges,

@@ -11,7 +11,7 @@ from nvprobe.load.strings import distinct
 from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import Column
 
-__all__ = ["CALLS", "KERNELS", "OPS", "OVERHEADS", "UNKNOWN", "Encoded", "Frames"]
+__all__ = ["CALLCHAINS", "CALLS", "KERNELS", "OPS", "OVERHEADS", "UNKNOWN", "Encoded", "Frames"]
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 OPS = (
@@ -21,6 +21,7 @@ OPS = (
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
 CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+CALLCHAINS = "CUDA_CALLCHAINS"
 OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 _TIMED = (*CALLS, *OVERHEADS, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
 _STARTED = ("NVTX_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
@@ -44,7 +45,7 @@ class Frames:
     def read(cls, tables: Tables) -> Frames:
         """Read every event table that the export has."""
         frames = cls({})
-        for table in OPS:
+        for table in (*OPS, CALLCHAINS):
             frames._keep(table, tables.read(table))
         for table in _TIMED:
             frames._keep(table, frames._placed(table, tables.read(table), ("start", "end")))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.load.nsys_frames import CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames
+from nvprobe.load.nsys_frames import CALLCHAINS, CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames
 from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES
 from nvprobe.load.strings import StringPool
 from nvprobe.load.tables import Tables
@@ -22,6 +22,7 @@ _REFERENCES = (
     (KERNELS, "shortName"),
     *((table, "nameId") for table in (*CALLS, *OVERHEADS)),
     ("NVTX_EVENTS", "textId"),
+    (CALLCHAINS, "symbol"),
 )
 
 

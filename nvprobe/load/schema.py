@@ -33,6 +33,7 @@ COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OP} graphId graphExecId",
     "CUPTI_ACTIVITY_KIND_RUNTIME": f"{_TIMES} globalTid correlationId nameId callchainId",
     "CUPTI_ACTIVITY_KIND_DRIVER": f"{_TIMES} globalTid correlationId nameId callchainId",
+    "CUDA_CALLCHAINS": "id symbol stackDepth",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OP} eventId",
     "NVTX_EVENTS": f"{_TIMES} eventType category text globalTid endGlobalTid textId domainId "
     "int64Value uint64Value int32Value uint32Value",
