@@ -86,12 +86,11 @@ def test_kernels_keep_their_names_and_launches(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MALFORMED, ids=lambda p: p.name)
 def test_malformed_files_are_salvaged_or_refused_in_a_line(path: Path) -> None:
-    try:
-        trace = load_kineto(path)
-    except InputError as error:
-        assert str(error).startswith(path.name)
-        assert path.name in ("empty_events.json", "zero_bytes.json.gz")
+    if path.name in ("empty_events.json", "zero_bytes.json.gz"):
+        with pytest.raises(InputError, match=rf"^{path.name}: "):
+            load_kineto(path)
         return
+    trace = load_kineto(path)
     whole = load_kineto(CORPUS / "kineto/public/event_sync_two_streams.json.gz")
     wanted, got = set(absolute(whole, whole.calls)), set(absolute(trace, trace.calls))
     assert got <= wanted
@@ -136,4 +135,4 @@ def test_shapes_and_flows_are_read() -> None:
     assert len(trace.flows) == 360
     assert int((trace.operators.sequence >= 0).sum()) > 700
     assert len(trace.memory) == 1784
-    assert (trace.memory.allocated > 0).all()
+    assert (trace.memory.allocated[trace.memory.device >= 0] > 0).all()
