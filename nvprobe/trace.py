@@ -19,11 +19,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from nvprobe.recorded import Sidecar
 
 __all__ = [
     "NO_DEVICE",
@@ -461,6 +464,7 @@ class Trace:
     frames: Frames | None = None
     flows: Flows | None = None
     memory: MemoryEvents | None = None
+    sidecar: Sidecar | None = None
     clock: Clock = Clock("single")
     domains: tuple[str, ...] = ()
     """NVTX domains that were created, whether or not anything was recorded in them."""

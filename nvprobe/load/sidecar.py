@@ -1,0 +1,364 @@
+"""Sidecars (docs/sidecar.md) merged into the Trace of the profile they were written beside.
+
+A sidecar is matched to its process by pid, then by rank; a single one to a single process. Its unix
+times are brought onto the profile's clock by the marks ``nvprobe clock <unix ns>`` that stand in
+both, else by the profile's own origin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from nvprobe.errors import InputError
+from nvprobe.recorded import (
+    CaptureRanges,
+    CompileSpan,
+    GraphBreak,
+    GraphManifest,
+    ManifestKernel,
+    ManifestNode,
+    ModuleCalls,
+    Recompile,
+    Sidecar,
+    SyncSource,
+)
+from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
+
+__all__ = ["SidecarFile", "merge_sidecars", "read_sidecar"]
+
+SCHEMA = "nvprobe.sidecar/1"
+_CLOCK_MARK = "nvprobe clock "
+_KINDS = ("graph", "graph_break", "recompile", "compile_span", "cudagraph", "sync", "root")
+
+
+@dataclasses.dataclass
+class SidecarFile:
+    """One file as it stands: times in unix ns, threads by their tid."""
+
+    file: str
+    header: dict[str, Any]
+    lines: dict[str, list[dict[str, Any]]]
+    """Lines of the kinds that matter here, by kind."""
+    modules: dict[str, list[Any]]
+    """Columns of the module rows."""
+    warnings: list[str]
+
+
+def read_sidecar(path: str | Path) -> SidecarFile:
+    """Read one file; a cut last line is dropped and told."""
+    path = Path(path)
+    found = SidecarFile(path.name, {}, defaultdict(list), defaultdict(list), [])
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    broken = 0
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    _take(decoder.decode(line), found)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    broken += bool(line.strip())
+    except OSError as error:
+        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
+    if found.header.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path.name}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
+        )
+    if broken:
+        found.warnings.append(f"{path.name}: {broken} incomplete lines of the sidecar are lost")
+    return found
+
+
+def _take(line: dict[str, Any], found: SidecarFile) -> None:
+    kind = line.get("kind")
+    if kind == "header" and not found.header:
+        found.header = line
+    elif kind == "module":
+        columns = line.get("columns", [])
+        for row in line.get("rows", []):
+            for name, value in zip(columns, row, strict=False):
+                found.modules[name].append(value)
+    elif kind == "truncated":
+        found.warnings.append(
+            f"{found.file}: the sidecar reached its limit; later rows are missing"
+        )
+    elif kind in _KINDS:
+        found.lines[kind].append(line)
+
+
+def merge_sidecars(trace: Trace, files: Sequence[SidecarFile]) -> Trace:
+    """The Trace with ``sidecar`` filled in; files that belong to no process are told."""
+    merger = _Merger(trace)
+    for file in files:
+        merger.add(file, _process_of(trace, file, alone=len(files) == 1))
+    return merger.trace()
+
+
+def _process_of(trace: Trace, file: SidecarFile, *, alone: bool) -> int:
+    """Row of the process that wrote the file, -1 where none did."""
+    for key, wanted in (("pid", trace.processes.pid), ("rank", trace.processes.rank)):
+        value = file.header.get(key)
+        rows = np.flatnonzero(wanted == (value if isinstance(value, int) else -2))
+        if len(rows) == 1:
+            return int(rows[0])
+    return 0 if alone and len(trace.processes) == 1 else NO_ROW
+
+
+class _Merger:
+    """Collects the tables of several files."""
+
+    def __init__(self, original: Trace) -> None:
+        self.original = original
+        self.names: dict[str, int] = {}
+        self.texts: list[str] = []
+        self.threads = _ThreadRows(original.threads)
+        self.rank = original.processes.rank.copy()
+        self.modules: list[ModuleCalls] = [ModuleCalls.empty()]
+        self.captures: list[CaptureRanges] = [CaptureRanges.empty()]
+        self.parts: dict[str, list[Any]] = defaultdict(list)
+        self.sources: list[Source] = []
+        self.warnings: list[str] = []
+
+    def add(self, file: SidecarFile, process: int) -> None:
+        """Take over one file."""
+        self.warnings += file.warnings
+        if process == NO_ROW:
+            self.warnings.append(
+                f"{file.file}: its process {file.header.get('pid')} is not in the profile; left out"
+            )
+            return
+        version = file.header.get("nvprobe")
+        self.sources.append(Source("sidecar", file.file, version and str(version)))
+        rank = file.header.get("rank")
+        if isinstance(rank, int) and self.rank[process] < 0:
+            self.rank[process] = rank
+        shift = self._shift(process)
+        self.modules.append(self._modules(file.modules, process, shift))
+        for line in file.lines["cudagraph"]:
+            if line.get("event") == "capture":
+                self.captures.append(self._capture(line, process, shift))
+        self.parts["manifests"] += [_manifest(line, process) for line in file.lines["graph"]]
+        self.parts["breaks"] += [_break(line, process) for line in file.lines["graph_break"]]
+        self.parts["recompiles"] += [_recompile(line, process) for line in file.lines["recompile"]]
+        for line in file.lines["compile_span"]:
+            self.parts["compile_spans"] += _compile_span(line, process, shift)
+        self.parts["syncs"] += _syncs(file.lines["sync"], process)
+        self.parts["roots"] += [_text(line.get("name")) or "" for line in file.lines["root"]]
+
+    def trace(self) -> Trace:
+        """The original with everything added."""
+        whole = self.original
+        sidecar = Sidecar(
+            modules=_joined(self.modules),
+            captures=_joined(self.captures),
+            **{name: tuple(values) for name, values in self.parts.items()},
+        )
+        strings = pa.concat_arrays([whole.strings, pa.array(self.texts, pa.string())])
+        processes = dataclasses.replace(whole.processes, rank=self.rank)
+        return dataclasses.replace(
+            whole,
+            strings=strings,
+            processes=processes,
+            threads=self.threads.table(),
+            sidecar=sidecar,
+            sources=(*whole.sources, *self.sources),
+            warnings=(*whole.warnings, *self.warnings),
+        )
+
+    def _name(self, text: str) -> int:
+        if text not in self.names:
+            self.names[text] = len(self.original.strings) + len(self.texts)
+            self.texts.append(text)
+        return self.names[text]
+
+    def _shift(self, process: int) -> int | None:
+        """What added to unix ns gives the trace's time; None where nothing tells."""
+        marked = _marked_shift(self.original, process)
+        if marked is not None:
+            return marked
+        origin = self.original.origin_ns
+        return -origin if origin else None
+
+    def _modules(
+        self, columns: dict[str, list[Any]], process: int, shift: int | None
+    ) -> ModuleCalls:
+        names = [self._name(str(name)) for name in columns["module"]]
+        return ModuleCalls(
+            process=np.full(len(names), process),
+            thread=self.threads.rows(process, columns["thread"]),
+            module=np.array(names, np.int32),
+            first_sequence=_integers(columns["first_seq"]),
+            last_sequence=_integers(columns["last_seq"]),
+            start=_shifted(columns["start_ns"], shift),
+            end=_shifted(columns["end_ns"], shift),
+        )
+
+    def _capture(self, line: dict[str, Any], process: int, shift: int | None) -> CaptureRanges:
+        ranges = [r for r in line.get("ranges", []) if isinstance(r, list) and len(r) >= 4]
+        end = line.get("end_ns", 0)
+        thread = self.threads.rows(process, [line.get("thread", 0)])
+        return CaptureRanges(
+            process=np.full(len(ranges), process),
+            thread=np.repeat(thread, len(ranges)),
+            capture=np.full(len(ranges), int(line.get("id", 0))),
+            depth=_integers([r[1] for r in ranges]),
+            start=_shifted([r[2] for r in ranges], shift),
+            end=_shifted([end if r[3] is None else r[3] for r in ranges], shift),
+            name=np.array([self._name(str(r[0])) for r in ranges], np.int32),
+        )
+
+
+class _ThreadRows:
+    """Thread rows by (process, tid); unknown threads get rows of their own."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.known = threads
+        pairs = zip(threads.process.tolist(), threads.tid.tolist(), strict=True)
+        self.row = {pair: row for row, pair in enumerate(pairs)}
+
+    def rows(self, process: int, tids: Iterable[Any]) -> Column:
+        """int32 rows."""
+        pairs = ((process, int(tid)) for tid in tids)
+        return np.array([self.row.setdefault(pair, len(self.row)) for pair in pairs], np.int32)
+
+    def table(self) -> Threads:
+        """The threads of the profile, then those only the sidecars know."""
+        added = list(self.row)[len(self.known) :]
+        names = np.full(len(added), NO_NAME, np.int32)
+        return Threads(
+            process=np.append(self.known.process, [p for p, _ in added]),
+            tid=np.append(self.known.tid, [tid for _, tid in added]),
+            name=np.append(self.known.name, names),
+        )
+
+
+def _marked_shift(trace: Trace, process: int) -> int | None:
+    """Median of (recorded time, minus the time it names) over the marks of the clock.
+
+    A mark is written at the nanoseconds it names or a little later, never before.
+    """
+    shifts = []
+    for table, when in ((trace.marks, "time"), (trace.ranges, "start")):
+        if table is None:
+            continue
+        names = np.unique(table.name[table.process == process])
+        named = {int(n): trace.text(int(n)) or "" for n in names if n >= 0}
+        clock = {n: t for n, t in named.items() if t.startswith(_CLOCK_MARK)}
+        rows = np.flatnonzero((table.process == process) & np.isin(table.name, list(clock)))
+        for row in rows.tolist():
+            unix = clock[int(table.name[row])].removeprefix(_CLOCK_MARK)
+            if unix.isdigit():
+                shifts.append(int(getattr(table, when)[row]) - int(unix))
+    return sorted(shifts)[len(shifts) // 2] if shifts else None
+
+
+def _manifest(line: dict[str, Any], process: int) -> GraphManifest:
+    kernels = tuple(
+        ManifestKernel(
+            name=str(kernel.get("name")),
+            extern=bool(kernel.get("extern")),
+            nodes=tuple(_node(node) for node in kernel.get("nodes") or []),
+        )
+        for kernel in line.get("kernels") or []
+    )
+    return GraphManifest(process, str(line.get("compile_id")), str(line.get("phase")), kernels)
+
+
+def _node(node: dict[str, Any]) -> ManifestNode:
+    module = node.get("module") or (None, None)
+    backward = bool(node.get("bwd"))
+    sequence = node.get("seq_nr")
+    return ManifestNode(
+        name=str(node.get("fx")),
+        op=str(node.get("op")),
+        module=_text(module[0]),
+        module_class=_text(module[1]),
+        source=_text(node.get("src")),
+        backward=backward,
+        recomputed=bool(node.get("from_node")) and not backward,
+        sequence=sequence if isinstance(sequence, int) else -1,
+    )
+
+
+def _break(line: dict[str, Any], process: int) -> GraphBreak:
+    return GraphBreak(
+        process=process,
+        compile_id=_text(line.get("compile_id")),
+        reason=str(line.get("reason") or ""),
+        source=_text(line.get("source")),
+        function=_text(line.get("function")),
+        stack=tuple(map(str, line.get("stack") or ())),
+    )
+
+
+def _recompile(line: dict[str, Any], process: int) -> Recompile:
+    reasons = line.get("reasons") or ([line["reason"]] if line.get("reason") else [])
+    return Recompile(
+        process=process,
+        compile_id=_text(line.get("compile_id")),
+        source=_text(line.get("source")),
+        function=_text(line.get("function")),
+        reasons=tuple(
+            str(one.get("guard")) if isinstance(one, dict) else str(one) for one in reasons
+        ),
+    )
+
+
+def _compile_span(line: dict[str, Any], process: int, shift: int | None) -> list[CompileSpan]:
+    start = line.get("start_unix_ns", line.get("start_ns"))
+    end = line.get("end_unix_ns", line.get("end_ns"))
+    if not isinstance(start, int) or not isinstance(end, int) or shift is None:
+        return []
+    hits = line.get("cache_hits")
+    return [
+        CompileSpan(
+            process=process,
+            compile_id=_text(line.get("compile_id")),
+            phase=str(line.get("phase") or "fwd"),
+            start=start + shift,
+            end=end + shift,
+            source=_text(line.get("source")),
+            function=_text(line.get("function")),
+            cache_hits=hits if isinstance(hits, int) else 0,
+            failed=_text(line.get("failed")),
+        )
+    ]
+
+
+def _syncs(lines: list[dict[str, Any]], process: int) -> list[SyncSource]:
+    """One a place; later lines carry the higher counts."""
+    places = {str(line.get("source")): line for line in lines}
+    return [
+        SyncSource(
+            process, place, tuple(map(str, line.get("stack") or ())), int(line.get("count", 1))
+        )
+        for place, line in places.items()
+    ]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integers(values: list[Any]) -> Column:
+    return np.array([v if isinstance(v, int) else -1 for v in values], np.int64)
+
+
+def _shifted(values: list[Any], shift: int | None) -> Column:
+    """Times on the trace's clock; -1 where no clock joins them."""
+    times = _integers(values)
+    return np.full(len(times), -1) if shift is None else times + shift
+
+
+def _joined(tables: list[Any]) -> Any:
+    names = tables[0].columns()
+    return type(tables[0])(
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+    )

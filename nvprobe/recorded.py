@@ -1,0 +1,153 @@
+"""What a program wrote about itself beside its profile: the sidecar, as tables of a Trace.
+
+Times are nanoseconds of the Trace's own clock. ``process`` and ``thread`` are rows of its tables.
+The meaning of each field: docs/sidecar.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvprobe.trace import Column, Table, column
+
+__all__ = [
+    "CaptureRanges",
+    "CompileSpan",
+    "GraphBreak",
+    "GraphManifest",
+    "ManifestKernel",
+    "ManifestNode",
+    "ModuleCalls",
+    "Recompile",
+    "Sidecar",
+    "SyncSource",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCalls(Table):
+    """One call of a module's forward: ``first_sequence <= n < last_sequence`` are its nodes."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    module: Column = column("i4")
+    """Row of the trace's strings: the module's range name (``fwd:blocks.0.fc1`` or its path)."""
+    first_sequence: Column = column("i8")
+    last_sequence: Column = column("i8")
+    start: Column = column("i8")
+    end: Column = column("i8")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRanges(Table):
+    """Ranges opened while a CUDA graph was captured, also before the profiled window."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    capture: Column = column("i8")
+    """Number of the capture: the payload of the graph's capture and replay ranges."""
+    depth: Column = column("i4")
+    start: Column = column("i8")
+    end: Column = column("i8")
+    name: Column = column("i4")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestNode:
+    """An FX node that a kernel computes."""
+
+    name: str
+    op: str
+    module: str | None
+    """Dotted path relative to the compiled root."""
+    module_class: str | None
+    source: str | None
+    """``train.py:27 forward``."""
+    backward: bool
+    recomputed: bool
+    """A node of the forward that the backward graph computes again."""
+    sequence: int
+    """Autograd sequence number while compiling, -1 unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestKernel:
+    """A kernel call of a compiled graph, in call order; an extern call launches one to several."""
+
+    name: str
+    extern: bool
+    nodes: tuple[ManifestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphManifest:
+    """The kernels of one compiled graph."""
+
+    process: int
+    compile_id: str
+    phase: str
+    """``fwd`` or ``bwd``."""
+    kernels: tuple[ManifestKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """Why Dynamo ended a graph, and where."""
+
+    process: int
+    compile_id: str | None
+    reason: str
+    source: str | None
+    function: str | None
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recompile:
+    """Why a frame was compiled again: one reason for each earlier compilation that did not fit."""
+
+    process: int
+    compile_id: str | None
+    source: str | None
+    function: str | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSpan:
+    """Time spent compiling, by torch's own account."""
+
+    process: int
+    compile_id: str | None
+    phase: str
+    start: int
+    end: int
+    source: str | None
+    function: str | None
+    cache_hits: int
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSource:
+    """A line that makes the host wait for the GPU, as torch's own warning tells."""
+
+    process: int
+    source: str
+    stack: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """Everything of all sidecars of a run."""
+
+    modules: ModuleCalls
+    captures: CaptureRanges
+    manifests: tuple[GraphManifest, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    compile_spans: tuple[CompileSpan, ...] = ()
+    syncs: tuple[SyncSource, ...] = ()
+    roots: tuple[str, ...] = ()
+    """Class names of the models whose modules were given ranges."""

@@ -1,0 +1,167 @@
+"""Sidecars become tables of the Trace they were written beside, on its clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nvprobe.errors import InputError
+from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+from nvprobe.trace import Devices, Marks, Processes, Source, Threads, Trace
+
+HEADER = {"kind": "header", "schema": "nvprobe.sidecar/1", "nvprobe": "1", "pid": 70, "rank": 2}
+ORIGIN = 1_700_000_000_000_000_000
+
+
+def trace(*, mark_at: int | None = None, pid: int = 70) -> Trace:
+    one = np.zeros(1, np.int32)
+    names = ["nvprobe clock 1700000000000005000"]
+    mark = None
+    if mark_at is not None:
+        mark = Marks(
+            process=one, thread=one, time=one + mark_at, name=one, domain=one, category=one
+        )
+    return Trace(
+        strings=pa.array(names, pa.string()),
+        sources=(Source("nsys-sqlite", "r.sqlite"),),
+        processes=Processes(key=one, pid=one + pid, name=one - 1, rank=one - 1),
+        threads=Threads(process=one, tid=one + 70, name=one - 1),
+        devices=Devices.empty(),
+        marks=mark,
+        origin_ns=ORIGIN,
+    )
+
+
+def write(folder: Path, *lines: dict[str, Any], more: str = "") -> Path:
+    path = folder / "sidecar.2.70.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + more)
+    return path
+
+
+MODULES = {
+    "kind": "module",
+    "columns": ["module", "thread", "first_seq", "last_seq", "start_ns", "end_ns"],
+    "rows": [
+        ["fwd:lin1", 70, 12, 15, ORIGIN + 100, ORIGIN + 300],
+        ["fwd:lin2", 71, 15, 17, ORIGIN, 0],
+    ],
+}
+
+
+def test_rows_come_with_threads_names_and_the_profiles_clock(tmp_path: Path) -> None:
+    merged = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, MODULES, MODULES))])
+    calls = merged.sidecar.modules
+    assert merged.texts(calls.module) == ["fwd:lin1", "fwd:lin2"] * 2
+    assert merged.threads.tid[calls.thread].tolist() == [70, 71] * 2
+    assert calls.start[:1].tolist() == [100]
+    assert calls.last_sequence.tolist() == [15, 17] * 2
+    assert merged.processes.rank.tolist() == [2]
+    assert [source.kind for source in merged.sources] == ["nsys-sqlite", "sidecar"]
+
+
+def test_marks_of_the_clock_correct_the_origin(tmp_path: Path) -> None:
+    merged = merge_sidecars(trace(mark_at=5040), [read_sidecar(write(tmp_path, HEADER, MODULES))])
+    assert merged.sidecar.modules.start[0] == 140
+
+
+def test_what_was_compiled_and_why_again(tmp_path: Path) -> None:
+    node = {
+        "fx": "mm",
+        "op": "aten.mm",
+        "module": ["blocks.0.fc1", "Linear"],
+        "src": "t.py:3 f",
+        "bwd": False,
+        "seq_nr": 7,
+        "from_node": ["x"],
+    }
+    graph = {
+        "kind": "graph",
+        "compile_id": "0/0",
+        "phase": "fwd",
+        "kernels": [{"name": "triton_0", "extern": False, "nodes": [node]}],
+    }
+    again = {
+        "kind": "recompile",
+        "compile_id": "0/1",
+        "source": "t.py:3",
+        "function": "f",
+        "reasons": [{"failed": "0/0", "guard": "size mismatch", "source": None}],
+    }
+    broke = {"kind": "graph_break", "compile_id": "0/0", "reason": "print", "source": "t.py:4"}
+    span = {
+        "kind": "compile_span",
+        "compile_id": "0/0",
+        "phase": "bwd",
+        "start_unix_ns": ORIGIN + 5,
+        "end_unix_ns": ORIGIN + 9,
+    }
+    side = merge_sidecars(
+        trace(), [read_sidecar(write(tmp_path, HEADER, graph, again, broke, span))]
+    ).sidecar
+    kernel = side.manifests[0].kernels[0]
+    assert (kernel.name, kernel.nodes[0].module, kernel.nodes[0].recomputed) == (
+        "triton_0",
+        "blocks.0.fc1",
+        True,
+    )
+    assert side.recompiles[0].reasons == ("size mismatch",)
+    assert side.breaks[0].source == "t.py:4"
+    assert (side.compile_spans[0].start, side.compile_spans[0].end) == (5, 9)
+
+
+def test_ranges_of_a_capture(tmp_path: Path) -> None:
+    capture = {
+        "kind": "cudagraph",
+        "event": "capture",
+        "id": 3,
+        "thread": 70,
+        "start_ns": ORIGIN,
+        "end_ns": ORIGIN + 90,
+        "columns": ["name", "depth", "start_ns", "end_ns"],
+        "ranges": [["fwd:a", 0, ORIGIN + 1, ORIGIN + 50], ["fwd:b", 1, ORIGIN + 2, None]],
+    }
+    merged = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, capture))])
+    ranges = merged.sidecar.captures
+    assert merged.texts(ranges.name) == ["fwd:a", "fwd:b"]
+    assert ranges.end.tolist() == [50, 90]
+    assert ranges.capture.tolist() == [3, 3]
+
+
+def test_a_cut_last_line_is_told(tmp_path: Path) -> None:
+    file = read_sidecar(write(tmp_path, HEADER, MODULES, more='{"kind": "mod'))
+    assert len(file.modules["module"]) == 2
+    assert merge_sidecars(trace(), [file]).warnings == (
+        "sidecar.2.70.jsonl: 1 incomplete lines of the sidecar are lost",
+    )
+
+
+def test_another_process_is_left_out_and_told(tmp_path: Path) -> None:
+    file = read_sidecar(write(tmp_path, HEADER, MODULES))
+    merged = merge_sidecars(trace(pid=1), [file, file])
+    assert len(merged.sidecar.modules) == 0
+    assert "its process 70 is not in the profile" in merged.warnings[0]
+    assert len(merge_sidecars(trace(pid=1), [file]).sidecar.modules) == 2  # one to one: the same
+
+
+def test_not_a_sidecar(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^sidecar\.2\.70\.jsonl: not a sidecar of nvprobe"):
+        read_sidecar(write(tmp_path, {"a": 1}))
+
+
+def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:
+    from nvprobe.annotate import sidecar
+
+    path = sidecar.open(tmp_path)
+    assert path is not None
+    columns = ("module", "thread", "first_seq", "last_seq", "start_ns", "end_ns")
+    for row in range(300):
+        sidecar.row("module", columns, ("fwd:m", 1, row, row + 1, ORIGIN, ORIGIN + row))
+    sidecar.close()
+    file = read_sidecar(path)
+    assert file.modules["first_seq"] == list(range(300))
+    assert file.warnings == []
