@@ -5,7 +5,9 @@ that hold for every table:
 
 * times are int64 nanoseconds since the trace's time zero and never rounded; ``origin_ns`` on the
   trace is that zero as UTC nanoseconds, where the source knows it;
-* names are int32 rows of ``Trace.strings`` (an Arrow array), ``NO_NAME`` where there is none;
+* names are int32 rows of ``Trace.strings`` (an Arrow array), ``NO_NAME`` where there is none; equal
+  rows are equal texts, but an equal text may stand in several rows (1.5 M unique range names are
+  not searched for twins): compare texts, or what they are cleaned to, across rows;
 * ``process``, ``thread`` and ``device`` are int32 *rows* of those tables, never raw ids, so that a
   join that forgets the process (two processes reuse the same correlation ids) cannot be written;
 * a table the source cannot have is ``None`` (absent); a table it has but that is empty has no rows.

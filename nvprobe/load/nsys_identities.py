@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.load.nsys_frames import CALLS, OPS, OVERHEADS, UNKNOWN, Frames
-from nvprobe.load.strings import StringPool
+from nvprobe.load.strings import Handle, StringPool
 from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import NO_DEVICE, Column
 
@@ -39,7 +39,7 @@ class People:
 
     keys: Column
     pids: Column
-    process_names: slice
+    process_names: Handle
     tids: Column
     thread_process: Column
     thread_names: Column
@@ -160,7 +160,7 @@ class Gpus:
     """Physical GPUs, and which of them an ordinal of a process is."""
 
     ids: Column
-    names: slice
+    names: Handle
     limits: dict[str, Column]
     ordinals: dict[tuple[int, int], int]
     """(pid, CUDA ordinal) → physical id, where the file tells."""

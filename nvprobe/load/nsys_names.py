@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from nvprobe.load.nsys_frames import CALLCHAINS, CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames
 from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES
-from nvprobe.load.strings import StringPool
+from nvprobe.load.strings import Handle, StringPool
 from nvprobe.load.tables import Tables
 from nvprobe.trace import NO_NAME, Column
 
@@ -47,7 +47,7 @@ class Names:
         self._texts = pool.add(texts)
         self._calls = pool.add(self._clean(texts))
         nvtx = frames.rows.get("NVTX_EVENTS")
-        self._inline = pool.add(nvtx.texts("text")) if nvtx else slice(0, 0)
+        self._inline = pool.add(nvtx.texts("text") if nvtx else pa.array([], pa.string()))
         self._graphs = pool.add(_graph_names(frames))
         self._literals = pool.add(pa.array([UNNAMED, "Memset", "Memcpy", *COPY_NAMES.values()]))
 
@@ -102,7 +102,7 @@ class Names:
         clean = pc.replace_substring_regex(texts.filter(pa.array(named)), CALL_SUFFIXES, "")
         return clean.take(pa.array(rows, mask=~named))
 
-    def _looked_up(self, ids: Column, texts: slice) -> Column:
+    def _looked_up(self, ids: Column, texts: Handle) -> Column:
         if not len(self._ids):
             return np.full(len(ids), NO_NAME, np.int32)
         place = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)

@@ -30,8 +30,12 @@ from nvprobe.trace import Column, Source, Trace
 
 __all__ = ["SqliteTables", "load_nsys_sqlite", "opened"]
 
-_ALL_ROWS = str(2**31 - 1)
+_ALL_ROWS = str(2**30)
 """adbc takes the type of a column from its first batch: make the first batch everything."""
+_STRETCH = 8_000_000
+"""Rows read at once: 8 million texts stay under the 2 GiB of one Arrow string array."""
+_MOST_STRETCHES = 1000
+"""More of them only come from row ids with gaps: read such a table in one go."""
 _FEW = 1000
 """Up to so many strings are looked up by id; more are cheaper to read whole."""
 _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
@@ -124,16 +128,16 @@ class SqliteTables:
         """The declared columns that ``table`` has, None where the file lacks the table."""
         if table not in self.columns:
             return None
-        return Rows(self._select(table, self.columns[table], ""))
+        return self._all(table, self.columns[table])
 
     def strings(self, ids: Column) -> pa.StringArray:
         """The texts of sorted, unique string ids, null where an id is unknown."""
         if "StringIds" not in self.columns or not len(ids):
             return pa.nulls(len(ids), pa.string())
-        few = len(ids) <= _FEW
-        where = f" WHERE id IN ({','.join(map(str, ids.tolist()))})" if few else ""
-        rows = Rows(self._select("StringIds", ["id", "value"], where))
-        return texts_of(ids, rows)
+        if len(ids) > _FEW:
+            return texts_of(ids, self._all("StringIds", ["id", "value"]))
+        few = f" WHERE id IN ({','.join(map(str, ids.tolist()))})"
+        return texts_of(ids, Rows(self._select("StringIds", ["id", "value"], few)))
 
     def _look(self) -> None:
         """Note the columns of the tables we know (others, with what ails them, are ignored)."""
@@ -147,6 +151,23 @@ class SqliteTables:
             has = set(self._query(sql).column(0).to_pylist())
             self._names[table] = name
             self.columns[table] = [column for column in declared.split() if column in has]
+
+    def _all(self, table: str, columns: list[str]) -> Rows:
+        parts = [self._select(table, columns, span) for span in self._spans(table)]
+        return Rows(pa.concat_tables(parts) if len(parts) > 1 else parts[0])
+
+    def _spans(self, table: str) -> list[str]:
+        """Conditions that cut a very large table into stretches an Arrow array can hold."""
+        of = f"FROM {_identifier(self._names[table])}"
+        try:  # one aggregate a query, or SQLite reads the whole table
+            bounds = self._by_adbc(f"SELECT (SELECT min(rowid) {of}), (SELECT max(rowid) {of})")
+        except adbc_driver_manager.Error:  # a table without rowids
+            return [""]
+        first, last = (column[0].as_py() for column in bounds.columns)
+        if first is None or not _STRETCH < last - first < _MOST_STRETCHES * _STRETCH:
+            return [""]
+        starts = range(first, last + 1, _STRETCH)
+        return [f" WHERE rowid BETWEEN {start} AND {start + _STRETCH - 1}" for start in starts]
 
     def _select(self, table: str, columns: list[str], where: str) -> pa.Table:
         """Columns of a table in their declared types; what does not fit them becomes NULL."""

@@ -57,7 +57,8 @@ class Rows:
         """Texts as one array, null where there is none."""
         if not self.has(column):
             return pa.nulls(len(self), pa.string())
-        return pa.concat_arrays(self.table.column(column).chunks or [pa.array([], pa.string())])
+        chunks = self.table.column(column).chunks or [pa.array([], pa.string())]
+        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
     def take(self, mask: Column) -> Rows:
         """The rows of a boolean mask."""
