@@ -62,13 +62,13 @@ def opened(path: Path) -> Iterator[SqliteTables]:
             if not MARKERS & tables.columns.keys():
                 raise unusable(path, "is an SQLite database, but not one of nsys", EXPORT_AGAIN)
             yield tables
-        except (adbc_driver_manager.Error, sqlite3.Error, OSError) as error:
+        except (adbc_driver_manager.Error, sqlite3.Error, OSError, UnicodeError) as error:
             raise unusable(path, _fault(error), EXPORT_AGAIN) from error
 
 
 def _fault(error: Exception) -> str:
     text = str(error)
-    if "malformed" in text or "disk I/O error" in text:
+    if "malformed" in text or "disk I/O error" in text or isinstance(error, UnicodeError):
         return "is truncated or damaged"
     if "not a database" in text:
         return "is not a readable SQLite database (encrypted or damaged)"
@@ -185,7 +185,7 @@ class SqliteTables:
         """Run one statement: by adbc, else (what it cannot read) by sqlite3."""
         try:
             return self._by_adbc(sql)
-        except (adbc_driver_manager.Error, pa.ArrowException):
+        except (adbc_driver_manager.Error, pa.ArrowException, UnicodeError):
             return self._by_sqlite3(sql)
 
     def _by_adbc(self, sql: str) -> pa.Table:
