@@ -133,7 +133,7 @@ def _window(trace: Trace, duration: int | None) -> tuple[int, int]:
     Times count from the begin of the capture, and ``duration`` is its length (start and stop
     times of the same table count from elsewhere). Work may end after the capture was stopped.
     """
-    ends = [duration] if duration is not None and 0 < duration <= LONGEST_TIME else []
+    ends = [0, duration if duration is not None and duration <= LONGEST_TIME else 0]
     for table in (trace.calls, trace.ops, trace.ranges, trace.spans, trace.syncs):
         if table is not None and len(table):
             end = table.end
@@ -142,7 +142,7 @@ def _window(trace: Trace, duration: int | None) -> tuple[int, int]:
             ends.append(int(table.start.max()))
     if trace.marks is not None and len(trace.marks):
         ends.append(int(trace.marks.time.max()))
-    return 0, max(ends, default=0)
+    return 0, max(ends)
 
 
 def _left_open(noted: Annotations) -> list[str]:
