@@ -8,18 +8,19 @@ from nvprobe.trace import Missing, OpKind
 
 __all__ = ["missing", "not_computed"]
 
-_LATER = [
-    "modules",
-    "operators",
-    "syncs",
-    "idle",
-    "overlap",
-    "collectives",
-    "memory",
-    "counters",
-    "compiled_graphs",
-    "findings",
-]
+_OPTIONAL = {
+    "modules": "modules",
+    "operators": "operators",
+    "syncs": "syncs",
+    "idle": "idle causes",
+    "overlap": "overlap",
+    "collectives": "collectives",
+    "memory": "memory",
+    "counters": "counters",
+    "compiled_graphs": "compiled_graphs",
+    "findings": "findings",
+}
+"""Fields of an Analysis that may be ``None``, and what is then missing."""
 
 
 def missing(attribution: Attribution, steps: Steps) -> tuple[Missing, ...]:
@@ -31,9 +32,9 @@ def missing(attribution: Attribution, steps: Steps) -> tuple[Missing, ...]:
 def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
     """The fields of the schema that were not computed of this input: null, never 0."""
     return tuple(
-        Missing(name, "not computed of this input by this version of nvprobe", "upgrade nvprobe")
-        for name in _LATER
-        if getattr(analysis, name) is None
+        Missing(what, "this version of nvprobe does not compute it", "upgrade nvprobe")
+        for field, what in _OPTIONAL.items()
+        if getattr(analysis, field) is None
     )
 
 

@@ -32,7 +32,8 @@ def duration(ns: int) -> str:
     for unit, size in _UNITS:
         if abs(ns) >= size:
             value = ns / size
-            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+            return f"{value:,.{digits}f} {unit}"
     return f"{ns} ns"
 
 

@@ -1,1 +1,119 @@
-"""One file a command: option parsing and nothing else."""
+"""One file a command: option parsing and nothing else.
+
+Commands are found by name and imported when they run, so that ``nvprobe --help`` answers at once;
+inside a command the stages (load, attribute, analyze, report) are imported in the function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from nvprobe.cli.settings import Settings, default_map
+from nvprobe.errors import NvprobeError
+from nvprobe.version import __version__
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+COMMANDS = {
+    "analyze": ("nvprobe.cli.analyze", "Say where the GPU time of a capture goes, and why."),
+    "demo": (
+        "nvprobe.cli.demo",
+        "Show the report of a small H200 capture that ships along.",
+    ),
+}
+"""Name of each command: the module with its ``command``, and its one line in ``--help``."""
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; ``None`` where there is no such."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "NVPROBE"},
+)
+@click.version_option(__version__, prog_name="nvprobe")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Which part of a model the GPU spends, loses or waits its time for, and why.
+
+    Start with "nvprobe demo", or with "nvprobe analyze report.sqlite". Options can also stand in
+    [tool.nvprobe] of pyproject.toml (as "depth = 3", or in a table named after the command) and in
+    the environment (NVPROBE_ANALYZE_DEPTH=3).
+    """
+    ctx.default_map = default_map(COMMANDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 1 error, 2 usage, 3 a gate failed, 130 interrupted."""
+    settings = Settings()
+    sys.exit(_run(settings, arguments))
+
+
+def _run(settings: Settings, arguments: Sequence[str] | None) -> int:
+    """The one place where errors become exit codes; no traceback without ``-vv``."""
+    try:
+        code = cli.main(arguments, "nvprobe", standalone_mode=False, obj=settings)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("nvprobe: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return 0
+    except Exception as error:
+        if settings.verbosity >= 2:
+            raise
+        click.echo(f"nvprobe: {_one_line(error)}", err=True)
+        return error.exit_code if isinstance(error, NvprobeError) else 1
+    return code if isinstance(code, int) else 0
+
+
+def _one_line(error: Exception) -> str:
+    """What went wrong and what to do about it."""
+    if isinstance(error, NvprobeError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; analyse a shorter capture, or on a machine with more"
+    if isinstance(error, OSError) and error.strerror:
+        file = f": {Path(str(error.filename)).name!r}" if error.filename else ""
+        return f"{error.strerror}{file}"
+    return (
+        f"internal error ({type(error).__name__}: {str(error)[:200]!r}); this is a defect of "
+        "nvprobe, run with -vv for the traceback"
+    )
+
+
+def _close_stdout() -> None:
+    """The reader (head, less) has gone: leave quietly, also at interpreter exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

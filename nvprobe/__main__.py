@@ -1,0 +1,5 @@
+"""``python -m nvprobe``: the command line."""
+
+from nvprobe.cli import main
+
+main()

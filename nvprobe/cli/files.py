@@ -1,0 +1,48 @@
+"""Writing a result: never over something silently, never half."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from nvprobe.cli.settings import Settings
+from nvprobe.errors import InputError, UsageError
+
+__all__ = ["deliver", "write_file"]
+
+
+def deliver(settings: Settings, text: str, next_command: str | None = None) -> None:
+    """Print ``text``, or write it where ``--output`` says and tell so with what to do next."""
+    if settings.output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    write_file(settings, settings.output, lambda path: _write_text(path, text))
+    if next_command:
+        settings.note(f"next: {next_command}")
+
+
+def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make a file beside ``path``, then put it in place and say so.
+
+    Raises UsageError where the file exists and ``--force`` is not given, InputError where the
+    folder cannot be written to.
+    """
+    if path.exists() and not settings.force:
+        raise UsageError(f"{path.name} exists already; --force overwrites it")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(partial)
+        partial.replace(path)
+    except OSError as error:
+        message = f"cannot write {path.name}: {error.strerror}; choose another --output"
+        raise InputError(message) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    settings.note(f"Wrote {path}")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")

@@ -1,0 +1,133 @@
+"""Options that choose what of a report is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from nvprobe.analyze.model import Analysis
+    from nvprobe.cli.settings import Settings
+    from nvprobe.report.console import TreeView
+
+__all__ = ["show", "tree_view", "view_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KINDS = ("user", "step", "phase", "module", "graph", "collective", "operator", "library")
+SORTS = (
+    *("gpu", "self", "busy", "span", "wall", "self-wall", "idle", "sync", "calls", "ops"),
+    "order",
+)
+
+_OPTIONS = (
+    click.option("--depth", type=click.IntRange(1), help="Levels of the range tree."),
+    click.option(
+        "--kind",
+        "kinds",
+        multiple=True,
+        type=click.Choice(KINDS),
+        help="Only ranges of this kind, and what is above them (repeatable).",
+    ),
+    click.option(
+        "--hide",
+        "hidden",
+        multiple=True,
+        type=click.Choice((*KINDS, "none")),
+        default=("library",),
+        show_default=True,
+        help="No ranges of this kind; their time stays in what is above (repeatable).",
+    ),
+    click.option("--domain", help='Only ranges of this NVTX domain ("" for the default one).'),
+    click.option(
+        "--filter",
+        "pattern",
+        metavar="REGEX",
+        help="Only paths that match, and what is above them.",
+    ),
+    click.option(
+        "--sort",
+        type=click.Choice(SORTS),
+        default="gpu",
+        show_default=True,
+        help="Order of ranges; the greatest are kept.",
+    ),
+    click.option(
+        "--rows",
+        type=click.IntRange(1),
+        default=40,
+        show_default=True,
+        help="Lines of the range tree.",
+    ),
+    click.option(
+        "--kernels",
+        type=click.IntRange(0),
+        default=10,
+        show_default=True,
+        help="Lines of the kernel table.",
+    ),
+)
+
+
+def view_options(function: F) -> F:
+    """``--depth`` to ``--kernels``; the command passes them to :func:`tree_view`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def tree_view(
+    *,
+    depth: int | None,
+    kinds: tuple[str, ...],
+    hidden: tuple[str, ...],
+    domain: str | None,
+    pattern: str | None,
+    sort: str,
+    rows: int,
+    kernels: int,
+) -> TreeView:
+    """The view that the options ask for. Raises BadParameter for a filter that is no regex."""
+    from nvprobe.attribute.model import Kind
+    from nvprobe.report.console import TreeView
+
+    try:
+        compiled = re.compile(pattern) if pattern is not None else None
+    except re.error as error:
+        message = f"not a regular expression: {error}"
+        raise click.BadParameter(message, param_hint="--filter") from error
+    return TreeView(
+        depth=depth,
+        kinds=frozenset(Kind[kind.upper()] for kind in kinds),
+        hidden=frozenset(Kind[kind.upper()] for kind in hidden if kind != "none"),
+        domain=domain,
+        pattern=compiled,
+        sort=sort,
+        rows=rows,
+        kernels=kernels,
+    )
+
+
+def show(settings: Settings, analysis: Analysis, view: TreeView, next_command: str) -> None:
+    """Print the report or its JSON, or write it where ``--output`` says."""
+    from nvprobe.cli.files import deliver
+
+    if settings.as_json or (settings.output is not None and settings.output.suffix == ".json"):
+        from nvprobe.report.tables import to_json
+
+        deliver(settings, to_json(analysis), next_command)
+        return
+    import io
+    import sys
+
+    from nvprobe.report.console import console_for, print_report
+
+    if settings.output is None:
+        print_report(console_for(sys.stdout), analysis, view)
+        return
+    text = io.StringIO()
+    print_report(console_for(text, width=120), analysis, view)
+    deliver(settings, text.getvalue(), next_command)

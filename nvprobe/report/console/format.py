@@ -1,0 +1,48 @@
+"""Numbers and untrusted texts as they stand on a terminal."""
+
+from __future__ import annotations
+
+import re
+
+from rich.text import Text
+
+from nvprobe.analyze.model import UNKNOWN
+from nvprobe.analyze.summary import duration
+from nvprobe.load.faults import printable
+
+__all__ = ["count", "kernel_name", "left_cut", "percent", "plain", "time"]
+
+_LONGEST = 400
+_NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
+
+
+def plain(text: str | None, style: str = "") -> Text:
+    """Untrusted text: no markup, no control characters, one line."""
+    return Text(printable(text or "(unnamed)", _LONGEST), style=style, no_wrap=True)
+
+
+def left_cut(text: str | None, width: int) -> Text:
+    """The same, losing its beginning where it is too long: the end of a path says more."""
+    whole = printable(text, _LONGEST) if text else "–"
+    cut = whole if len(whole) <= width else "…" + whole[1 - width :]
+    return Text(cut, no_wrap=True)
+
+
+def kernel_name(name: str | None) -> Text:
+    """A demangled kernel name without the namespaces that all of them have."""
+    return plain(_NOISE.sub("", name) if name else None)
+
+
+def time(ns: int) -> str:
+    """``23.4 ms``; a dash where it cannot be known."""
+    return "–" if ns == UNKNOWN else duration(ns)
+
+
+def percent(part: int, whole: int) -> str:
+    """``45.1 %`` of the whole, a dash of nothing."""
+    return f"{part / whole:.1%}" if whole else "–"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 step``, ``1,204 steps``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,271 @@
+"""The JSON document ``nvprobe.analysis/1`` (docs/cli.md): plain lists and dictionaries.
+
+Times are integer nanoseconds; what cannot be known is null, never 0; keys are only added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nvprobe.analyze.missing import not_computed
+from nvprobe.analyze.model import UNKNOWN, Analysis
+from nvprobe.attribute.ledger import Entry
+from nvprobe.attribute.model import Kind, Method
+from nvprobe.trace import Column, Missing, OpKind, Table, Trace
+from nvprobe.version import __version__
+
+__all__ = ["SCHEMA", "document", "to_json"]
+
+SCHEMA = "nvprobe.analysis/1"
+
+Row = dict[str, Any]
+
+
+def to_json(analysis: Analysis) -> str:
+    """The document as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(document(analysis)), indent=1).decode()
+
+
+def document(analysis: Analysis) -> Row:
+    """The whole document."""
+    trace = analysis.attribution.trace
+    return {
+        "schema": SCHEMA,
+        "nvprobe": __version__,
+        "verdict": analysis.verdict,
+        "sources": _sources(trace),
+        "processes": _processes(analysis),
+        "window": {"start_ns": trace.start_ns, "end_ns": trace.end_ns},
+        "clock": _clock(trace),
+        "warnings": list(analysis.warnings),
+        "devices": _devices(analysis),
+        "ledger": _ledger(analysis),
+        "ranges": _ranges(analysis),
+        "modules": analysis.modules,
+        "spans": _spans(analysis),
+        "kernels": _kernels(analysis),
+        "copies": _copies(analysis),
+        "operators": analysis.operators,
+        "steps": _steps(analysis),
+        "step_spread": _step_spread(analysis),
+        "syncs": analysis.syncs,
+        "idle": _idle(analysis),
+        "overlap": analysis.overlap,
+        "collectives": analysis.collectives,
+        "memory": analysis.memory,
+        "counters": analysis.counters,
+        "compiled_graphs": analysis.compiled_graphs,
+        "findings": analysis.findings,
+        "missing": [_missing(m) for m in (*analysis.missing, *not_computed(analysis))],
+    }
+
+
+def numbers(column: Column | None, rows: int) -> list[int | None]:
+    """A column as Python integers; null where unknown, or everywhere if not computed."""
+    if column is None:
+        return [None] * rows
+    values: list[int | None] = column.tolist()
+    if len(column) and bool((column == UNKNOWN).any()):
+        return [None if value == UNKNOWN else value for value in values]
+    return values
+
+
+def records(columns: dict[str, list[Any]]) -> list[Row]:
+    """Rows from columns of equal length."""
+    names = list(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _numeric(table: Table, names: str) -> dict[str, list[Any]]:
+    """Columns of a table as they are."""
+    return {name: numbers(getattr(table, name), len(table)) for name in names.split()}
+
+
+def path_texts(analysis: Analysis, rows: Column) -> list[str | None]:
+    """Texts of path rows, null for -1."""
+    paths = analysis.attribution.paths
+    known = {int(row): paths.text(int(row)) for row in np.unique(rows[rows >= 0])}
+    return [known.get(row) for row in rows.tolist()]
+
+
+def _sources(trace: Trace) -> list[Row]:
+    return [
+        {
+            "kind": source.kind,
+            "file": source.file,
+            "product_version": source.product_version,
+            "lost_events": source.lost_events,
+            "notes": source.notes,
+        }
+        for source in trace.sources
+    ]
+
+
+def _processes(analysis: Analysis) -> list[Row]:
+    trace, initiating = analysis.attribution.trace, analysis.attribution.initiating
+    processes, tid = trace.processes, trace.threads.tid
+    return records(
+        {
+            "id": list(range(len(processes))),
+            "pid": processes.pid.tolist(),
+            "name": trace.texts(processes.name),
+            "rank": [rank if rank >= 0 else None for rank in processes.rank.tolist()],
+            "initiating_thread": [int(tid[t]) if t >= 0 else None for t in initiating.tolist()],
+        }
+    )
+
+
+def _clock(trace: Trace) -> Row:
+    clock = trace.clock
+    bounds = None if clock.offset_ns is None else list(clock.offset_ns)
+    return {"kind": clock.kind, "offset_ns": bounds, "matched_share": clock.matched_share}
+
+
+def _devices(analysis: Analysis) -> list[Row]:
+    table, devices = analysis.devices, analysis.attribution.trace.devices
+    known = [row if 0 <= row < len(devices) else None for row in table.device.tolist()]
+    names = analysis.attribution.trace.texts(devices.name)
+    return records(
+        {
+            "device": [None if row is None else int(devices.id[row]) for row in known],
+            "name": [None if row is None else names[row] for row in known],
+            **_numeric(table, "ops busy_ns idle_ns window_ns"),
+        }
+    )
+
+
+def _entry(entry: Entry) -> Row:
+    return {"ops": entry.ops, "gpu_ns": entry.gpu_ns}
+
+
+def _methods(by_method: dict[Method, Entry]) -> Row:
+    """Every method, and the reasons that occur."""
+    nothing = Entry(0, 0)
+    return {
+        "methods": {
+            m.name.lower(): _entry(by_method.get(m, nothing)) for m in Method if m.resolved
+        },
+        "unresolved": {
+            m.name.lower(): _entry(entry) for m, entry in by_method.items() if not m.resolved
+        },
+    }
+
+
+def _ledger(analysis: Analysis) -> Row:
+    book = analysis.ledger
+    out = {**_entry(book.total), **_methods(book.by_method)}
+    if book.threads_without_range:
+        out["unresolved"]["no_range_open"]["threads"] = _threads(analysis)
+    out["by_process"] = [
+        {"process": process, **_entry(total), **_methods(by_method)}
+        for process, total, by_method in book.by_process
+    ]
+    out["modules"] = None
+    return out
+
+
+def _threads(analysis: Analysis) -> list[Row]:
+    trace = analysis.attribution.trace
+    return [
+        {
+            "process": int(trace.threads.process[thread]),
+            "tid": int(trace.threads.tid[thread]),
+            "name": trace.text(int(trace.threads.name[thread])),
+            **_entry(entry),
+        }
+        for thread, entry in analysis.ledger.threads_without_range.items()
+    ]
+
+
+def _ranges(analysis: Analysis) -> list[Row]:
+    table, paths = analysis.ranges, analysis.attribution.paths
+    rows = np.argsort(table.order)
+    rows = rows[(table.calls[rows] > 0) | (table.ops[rows] > 0)]
+    table, texts = table.take(rows), paths.texts()
+    trace = analysis.attribution.trace
+    quantities = (
+        "calls wall_ns self_wall_ns ops gpu_ns gpu_self_ns gpu_busy_ns gpu_span_ns "
+        "sync_ns idle_ns exposed_comm_ns"
+    )
+    return records(
+        {
+            "path": [texts[row] for row in rows.tolist()],
+            "kind": [Kind(kind).name.lower() for kind in paths.kind[rows].tolist()],
+            "domain": trace.texts(paths.domain[rows]),
+            **_numeric(table, quantities),
+            "counters": [None] * len(rows),
+        }
+    )
+
+
+def _spans(analysis: Analysis) -> list[Row]:
+    table, trace = analysis.spans, analysis.attribution.trace
+    return records(
+        {
+            "name": trace.texts(table.name),
+            "domain": trace.texts(table.domain),
+            **_numeric(table, "calls wall_ns longest_ns unclosed"),
+        }
+    )
+
+
+def _kernels(analysis: Analysis) -> list[Row]:
+    table, trace = analysis.kernels, analysis.attribution.trace
+    return records(
+        {
+            "name": trace.texts(table.name),
+            "short_name": trace.texts(table.short_name),
+            "kind": [OpKind(kind).name.lower() for kind in table.kind.tolist()],
+            "class": [None] * len(table),
+            **_numeric(table, "ops gpu_ns longest_ns"),
+            "top_path": path_texts(analysis, table.top_path),
+            **_numeric(table, "top_path_ns suspect_ops suspect_ns"),
+            "occupancy": [None] * len(table),
+            "waves": [None] * len(table),
+        }
+    )
+
+
+def _copies(analysis: Analysis) -> list[Row]:
+    table, trace = analysis.copies, analysis.attribution.trace
+    return records(
+        {
+            "name": trace.texts(table.name),
+            "kind": [OpKind(kind).name.lower() for kind in table.kind.tolist()],
+            **_numeric(table, "ops gpu_ns bytes"),
+            "top_path": path_texts(analysis, table.top_path),
+        }
+    )
+
+
+def _steps(analysis: Analysis) -> list[Row]:
+    table = analysis.steps
+    return records(
+        {
+            "index": table.index.tolist(),
+            "process": table.process.tolist(),
+            "path": path_texts(analysis, table.path),
+            "start_ns": table.start.tolist(),
+            "end_ns": table.end.tolist(),
+            **_numeric(table, "wall_ns ops gpu_ns gpu_busy_ns idle_ns missing_launches"),
+        }
+    )
+
+
+def _step_spread(analysis: Analysis) -> Row | None:
+    spread = analysis.step_spread
+    return None if spread is None else dataclasses.asdict(spread)
+
+
+def _idle(analysis: Analysis) -> Row:
+    """The total is that of the devices; causes and paths come with the idle analysis."""
+    total = int(analysis.devices.idle_ns.sum())
+    return {"total_ns": total, "causes": None, "by_path": None}
+
+
+def _missing(entry: Missing) -> Row:
+    return {"what": entry.what, "why": entry.why, "how": entry.how}

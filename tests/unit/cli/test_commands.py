@@ -1,0 +1,157 @@
+"""What the command line promises, on the capture that ships with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvprobe.cli import COMMANDS, LazyGroup, cli, main
+from nvprobe.demo import unpacked
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command line."""
+    with pytest.raises(SystemExit) as exit_:
+        main(list(arguments))
+    out = capsys.readouterr()
+    return int(exit_.value.code or 0), out.out, out.err
+
+
+def test_help_names_every_command_as_the_command_describes_itself(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert isinstance(cli, LazyGroup)
+    for name, (_, summary) in COMMANDS.items():
+        assert name in out
+        command = cli.get_command(None, name)
+        assert command.name == name
+        assert command.get_short_help_str(200) == summary
+
+
+def test_demo_prints_json_with_every_key_of_the_schema(capsys):
+    code, out, err = run(capsys, "demo", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["schema"] == "nvprobe.analysis/1"
+    assert set(
+        [
+            "nvprobe",
+            "verdict",
+            "sources",
+            "processes",
+            "window",
+            "clock",
+            "warnings",
+            "devices",
+            "ledger",
+            "ranges",
+            "modules",
+            "spans",
+            "kernels",
+            "operators",
+            "steps",
+            "syncs",
+            "idle",
+            "overlap",
+            "collectives",
+            "memory",
+            "counters",
+            "compiled_graphs",
+            "findings",
+            "missing",
+        ]
+    ) <= set(document)
+    assert document["ledger"]["ops"] == 668
+    assert document["ledger"]["methods"]["inherited"]["ops"] == 480
+    assert document["idle"]["total_ns"] == 11_090_089
+    for name in (entry["what"] for entry in document["missing"]):
+        assert document.get(name) is None, f"{name} is said to be missing and is there"
+
+
+def test_json_and_report_name_no_folder_of_this_machine(capsys):
+    with unpacked() as path:
+        for extra in ([], ["--json"]):
+            _, out, _ = run(capsys, "analyze", str(path), *extra)
+            assert str(path.parent) not in out
+
+
+def test_output_is_never_overwritten_silently(capsys, tmp_path):
+    target = tmp_path / "report.json"
+    code, out, err = run(capsys, "demo", "-o", str(target))
+    assert (code, out) == (0, "")
+    assert f"Wrote {target}" in err
+    assert json.loads(target.read_text())["ledger"]["ops"] == 668
+    target.write_text("mine")
+    code, _, err = run(capsys, "demo", "-o", str(target))
+    assert code == 2
+    assert "--force" in err
+    assert target.read_text() == "mine"
+    assert run(capsys, "demo", "-f", "-q", "-o", str(target)) == (0, "", "")
+    assert target.read_text() != "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["analyze"], 2),
+        (["analyze", "x.sqlite", "--depth", "0"], 2),
+        (["analyze", "x.sqlite", "--filter", "("], 2),
+        (["analyze", "no-such-file.sqlite"], 1),
+        (["nonsense"], 2),
+        (["demo", "--process", "1"], 2),
+        (["demo", "-o", "/no/such/folder/x.json"], 1),
+    ],
+)
+def test_errors_are_one_line_and_have_their_code(capsys, arguments, code):
+    got, out, err = run(capsys, *arguments)
+    assert got == code
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.strip()
+
+
+def test_a_process_that_is_not_there_is_named_with_those_that_are(capsys):
+    with unpacked() as path:
+        code, _, err = run(capsys, "analyze", str(path), "--process", "1")
+    assert code == 2
+    assert "--process 1" in err
+
+
+def test_settings_come_from_pyproject_and_environment(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe]\ndepth = 1\n")
+    _, shallow, _ = run(capsys, "demo")
+    assert "forward" not in shallow.split("Kernel ")[0].split("Range ")[1]
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.demo]\nkernels = 0\n")
+    assert "sgemm" not in run(capsys, "demo")[1]
+    monkeypatch.setenv("NVPROBE_DEMO_KERNELS", "3")
+    assert "sgemm" in run(capsys, "demo")[1]
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.nonsense]\n")
+    code, _, err = run(capsys, "demo")
+    assert code == 2
+    assert "nonsense" in err
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m nvprobe demo --json | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_nothing_appears_beside_the_input(capsys):
+    with unpacked() as path:
+        before = path.read_bytes()
+        os.chmod(path, 0o444)
+        run(capsys, "analyze", str(path))
+        assert path.read_bytes() == before
+        assert [p.name for p in Path(path).parent.iterdir()] == [path.name]
