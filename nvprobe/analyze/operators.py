@@ -1,0 +1,254 @@
+"""Operators by name and input shapes: what ``key_averages`` gives, with GPU time and owner paths.
+
+An operator is a ``cpu_op`` of torch.profiler or a range of ``emit_nvtx``. Its GPU work is what was
+called while it was open on the calling thread: an op counts once for each (name, shapes) around
+its call, so an operator that calls itself is not counted twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nvprobe.attribute.model import Attribution, Kind
+from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column
+
+__all__ = ["OperatorRows", "OperatorTable", "operator_table", "operators_of_ops"]
+
+_SIZES = ", sizes = "
+_AFTER_SIZES = ", input_op_ids = "
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRows(Table):
+    """One row a (name, shapes), most GPU time first, then most host time."""
+
+    name: Column = column("i4")
+    """Row of ``attribution.names.names``."""
+    shapes: Column = column("i4")
+    """Row of ``OperatorTable.shapes``, ``NO_NAME`` where shapes were not recorded."""
+    calls: Column = column("i8")
+    cpu_ns: Column = column("i8")
+    """Host time inside, an operator inside itself not counted again."""
+    self_cpu_ns: Column = column("i8")
+    """Host time inside it and in no operator below it."""
+    ops: Column = column("i8")
+    gpu_ns: Column = column("i8")
+    """GPU time of everything called inside."""
+    gpu_self_ns: Column = column("i8")
+    """GPU time of what was called inside it and in no operator below it."""
+    top_path: Column = column("i4")
+    """The path in which it spends most GPU time (without any: most host time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTable:
+    """The operators of a trace and the texts of their shapes."""
+
+    rows: OperatorRows
+    names: pa.StringArray
+    shapes: pa.StringArray
+    """JSON text (``[[2048, 512], [512]]``)."""
+    paths: list[str]
+    """Texts of the rows' top paths."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """The table as JSON rows."""
+        rows = self.rows
+        names = self.names.take(pa.array(rows.name)).to_pylist()
+        shapes = _texts(self.shapes, rows.shapes)
+        numbers = ("calls", "cpu_ns", "self_cpu_ns", "ops", "gpu_ns", "gpu_self_ns")
+        columns = [getattr(rows, number).tolist() for number in numbers]
+        return [
+            {"name": name, "shapes": shape, **dict(zip(numbers, values, strict=True)), "path": path}
+            for name, shape, path, *values in zip(names, shapes, self.paths, *columns, strict=True)
+        ]
+
+
+def operator_table(attribution: Attribution) -> OperatorTable | None:
+    """All operators; None where the trace has none."""
+    ranges = attribution.trace.ranges if attribution.trace.ranges is not None else Ranges.empty()
+    chosen = np.flatnonzero(_is_operator(attribution) & ~attribution.tree.folded)
+    if not len(chosen):
+        return None
+    shape, texts = _shapes(attribution, ranges)
+    key, first = _keys(attribution, ranges, chosen, shape)
+    keys = len(first)
+    above = _operator_above(attribution, chosen)
+    length = attribution.tree.end[chosen] - ranges.start[chosen]
+    outermost = ~_inside_itself(key, above)
+    own = length - _sums(above, length, len(chosen))
+    row, op, innermost = _chains(attribution, chosen)
+    duration = attribution.duration[op]
+    once = _first_of_pairs(op, key[row])
+    gpu_of_range = _sums(row, duration, len(chosen))
+    columns = {
+        "calls": np.bincount(key, minlength=keys),
+        "cpu_ns": _sums(key[outermost], length[outermost], keys),
+        "self_cpu_ns": _sums(key, own, keys),
+        "ops": np.bincount(key[row[once]], minlength=keys),
+        "gpu_ns": _sums(key[row[once]], duration[once], keys),
+        "gpu_self_ns": _sums(key[row[innermost]], duration[innermost], keys),
+        "top_path": _top(key, attribution.tree.path[chosen], gpu_of_range, length, keys),
+    }
+    codes = _names_of(attribution)[chosen[first]]
+    table = OperatorRows(name=codes, shapes=shape[chosen[first]], **columns)
+    table = table.take(np.lexsort((-table.cpu_ns, -table.gpu_ns)))
+    paths = attribution.paths.texts()
+    tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
+    return OperatorTable(table, attribution.names.names, texts, tops)
+
+
+def operators_of_ops(attribution: Attribution) -> Column:
+    """int64 row of ``trace.ranges`` per op: the innermost operator around its call, -1."""
+    out = np.full(len(attribution.call), NO_ROW, np.int64)
+    chosen = np.flatnonzero(_is_operator(attribution))
+    if len(chosen):
+        row, op, innermost = _chains(attribution, chosen)
+        out[op[innermost]] = chosen[row[innermost]]
+    return out
+
+
+def _is_operator(attribution: Attribution) -> Column:
+    """Bool per range: torch calls it an operator (compiled graphs and collectives are some too)."""
+    kind = attribution.tree.kind
+    named = np.isin(kind, (Kind.OPERATOR, Kind.COLLECTIVE)) & (attribution.tree.operator_id >= 0)
+    operators = attribution.trace.operators
+    if operators is not None:
+        named[operators.range] = True
+    return named | (kind == Kind.OPERATOR)
+
+
+def _names_of(attribution: Attribution) -> Column:
+    """Clean name of each range (of a folded twin too)."""
+    names = np.full(len(attribution.tree.kind), NO_NAME, np.int32)
+    nesting = attribution.open.nesting
+    names[nesting.row] = attribution.open.facts.name
+    missing = np.flatnonzero(names == NO_NAME)  # ranges without length: the end of their path
+    names[missing] = attribution.paths.name[attribution.tree.path[missing]]
+    return names
+
+
+def _shapes(attribution: Attribution, ranges: Ranges) -> tuple[Column, pa.StringArray]:
+    """Shape code of each range, and the texts: from the operators table or the range's own name."""
+    trace = attribution.trace
+    texts = pa.nulls(len(ranges), pa.string())
+    if trace.operators is not None and len(trace.operators):
+        where = np.full(len(ranges), NO_NAME, np.int64)
+        where[trace.operators.range] = trace.operators.shapes
+        texts = trace.strings.take(pa.array(where, mask=where < 0))
+    tagged = np.zeros(len(trace.strings), bool)
+    used = np.unique(ranges.name[ranges.name >= 0])
+    named = trace.strings.take(pa.array(used))
+    tagged[used] = pc.match_substring(named, _SIZES).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero((ranges.name >= 0) & tagged[ranges.name])
+    if len(rows):
+        found = _after_sizes(trace.strings.take(pa.array(ranges.name[rows])))
+        mask = np.zeros(len(ranges), bool)
+        mask[rows] = True
+        texts = pc.replace_with_mask(texts.cast(pa.string()), pa.array(mask), found)
+    coded = texts.cast(pa.string()).dictionary_encode()
+    code = coded.indices.fill_null(NO_NAME).to_numpy(zero_copy_only=False)
+    return code.astype(np.int32), coded.dictionary
+
+
+def _after_sizes(texts: pa.StringArray) -> pa.StringArray:
+    after = pc.list_element(pc.split_pattern(texts, _SIZES, max_splits=1), 1)
+    return pc.list_element(pc.split_pattern(after, _AFTER_SIZES, max_splits=1), 0)
+
+
+def _keys(
+    attribution: Attribution, ranges: Ranges, chosen: Column, shape: Column
+) -> tuple[Column, Column]:
+    """(name, shapes) of each chosen range as a small number, and the first range of each."""
+    names = _names_of(attribution)[chosen].astype(np.int64)
+    pair = names * (int(shape.max(initial=0)) + 2) + shape[chosen] + 1
+    _, first, key = np.unique(pair, return_index=True, return_inverse=True)
+    return key, first
+
+
+def _operator_above(attribution: Attribution, chosen: Column) -> Column:
+    """Place in ``chosen`` of the nearest operator around each, -1."""
+    place = np.full(len(attribution.tree.parent) + 1, NO_ROW, np.int64)  # the last one is for -1
+    place[chosen] = np.arange(len(chosen))
+    at = attribution.tree.parent[chosen]
+    climbing = np.flatnonzero((at >= 0) & (place[at] < 0))
+    while len(climbing):
+        at[climbing] = attribution.tree.parent[at[climbing]]
+        climbing = climbing[(at[climbing] >= 0) & (place[at[climbing]] < 0)]
+    return np.asarray(place[at])
+
+
+def _inside_itself(key: Column, above: Column) -> Column:
+    """Bool: some operator around it has the same key."""
+    out = np.zeros(len(key), bool)
+    at = above.copy()
+    climbing = np.flatnonzero(at >= 0)
+    while len(climbing):
+        same = key[at[climbing]] == key[climbing]
+        out[climbing[same]] = True
+        climbing = climbing[~same]
+        at[climbing] = above[at[climbing]]
+        climbing = climbing[at[climbing] >= 0]
+    return out
+
+
+def _chains(attribution: Attribution, chosen: Column) -> tuple[Column, Column, Column]:
+    """Every (operator, op called inside it): place in ``chosen``, op, whether it is the innermost.
+
+    Sorted by op, outermost operator first.
+    """
+    calls = attribution.trace.calls if attribution.trace.calls is not None else Calls.empty()
+    started = np.flatnonzero(attribution.call >= 0)
+    used, of_op = np.unique(attribution.call[started], return_inverse=True)
+    nesting = attribution.open.nesting
+    time = calls.start[used]
+    last = nesting.last_started(calls.thread[used], time)
+    query, position = nesting.open_chains(last, time)
+    place = np.full(len(attribution.tree.parent), NO_ROW, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    row = place[nesting.row[position]]
+    query, row = query[row >= 0], row[row >= 0]
+    # Repeat each call's chain for each of its ops (a graph launch has many).
+    begin = np.searchsorted(query, np.arange(len(used) + 1))
+    lengths = np.diff(begin)[of_op]
+    offsets = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    op = np.repeat(started, lengths)
+    innermost = offsets == np.repeat(lengths - 1, lengths)
+    return row[np.repeat(begin[of_op], lengths) + offsets], op, innermost
+
+
+def _first_of_pairs(op: Column, key: Column) -> Column:
+    """Bool: the first occurrence of each (op, key)."""
+    order = np.lexsort((np.arange(len(op)), key, op))
+    out = np.ones(len(op), bool)
+    again = (op[order][1:] == op[order][:-1]) & (key[order][1:] == key[order][:-1])
+    out[order[1:][again]] = False
+    return out
+
+
+def _top(key: Column, path: Column, gpu: Column, host: Column, keys: int) -> Column:
+    """Per key, the path with the largest sums of GPU time, then of host time."""
+    pair = key * (int(path.max(initial=0)) + 2) + path + 1
+    _, first, group = np.unique(pair, return_index=True, return_inverse=True)
+    sums = [_sums(group, values, len(first)) for values in (host, gpu)]
+    order = np.lexsort((*sums, key[first]))
+    out = np.full(keys, NO_ROW, np.int32)
+    out[key[first[order]]] = path[first[order]]  # the last one of a key, its largest, stays
+    return out
+
+
+def _sums(group: Column, values: Column, groups: int) -> Column:
+    """int64 sums by group; members of group -1 count for none."""
+    out = np.zeros(groups, np.int64)
+    inside = group >= 0
+    np.add.at(out, group[inside], values[inside])
+    return out
+
+
+def _texts(texts: pa.StringArray, codes: Column) -> list[str | None]:
+    return list(texts.take(pa.array(codes, mask=codes < 0)).to_pylist())
