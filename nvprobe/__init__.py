@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from nvprobe.version import __version__
 
 if TYPE_CHECKING:
+    from nvprobe.annotate.decorator import annotate
+    from nvprobe.annotate.ranges import range  # noqa: A004
     from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
 
 _HOMES = {
@@ -20,6 +22,8 @@ _HOMES = {
     "NvprobeError": "nvprobe.errors",
     "ToolError": "nvprobe.errors",
     "UsageError": "nvprobe.errors",
+    "annotate": "nvprobe.annotate",
+    "range": "nvprobe.annotate.ranges",
 }
 
 __all__ = [
@@ -29,6 +33,8 @@ __all__ = [
     "ToolError",
     "UsageError",
     "__version__",
+    "annotate",
+    "range",
 ]
 
 
@@ -36,7 +42,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its room on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'nvprobe' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    # A room named like its most used function is that function: its module can be called.
+    value = home if _HOMES[name] == f"nvprobe.{name}" else getattr(home, name)
     globals()[name] = value
     return value
 
