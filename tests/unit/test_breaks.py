@@ -25,7 +25,7 @@ User code traceback:
 Traceback (most recent call last):
   File "/usr/lib/torch/_dynamo/symbolic_convert.py", line 1076, in wrapper
     return inner_fn(self, inst)
-"""
+"""  # noqa: E501 - torch's own line
 OLD = """Graph break in user code at /home/ann/proj/train.py:25
 Reason: Unsupported: builtin: print [<class 'ConstantVariable'>] False
 User code traceback:
@@ -43,7 +43,7 @@ The graph break occurred in the following user code:
 
 Traceback (most recent call last):
   File "/usr/lib/torch/_dynamo/symbolic_convert.py", line 516, in wrapper
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
