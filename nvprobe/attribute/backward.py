@@ -1,0 +1,156 @@
+"""Modules of the ops that autograd threads launch, through the autograd sequence number.
+
+Every backward node carries the number its forward operator was given (per forward thread, rising).
+The numbers come with the names of the nodes (``AddmmBackward0, seq = 12``); a number leads to the
+module
+
+* by the sidecar's module calls: the innermost call with ``first <= n < last``;
+* without them by the operators' names: the *last* forward operator that carries n.
+
+AccumulateGrad has no number and takes the numbered node before it on its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.attribute.compiled import innermost_modules
+from nvprobe.attribute.model import Attribution
+from nvprobe.attribute.nesting import nest
+from nvprobe.manifest import ModuleCalls, Sidecar
+from nvprobe.trace import NO_ROW, Column
+
+__all__ = ["BackwardNodes", "backward_nodes", "module_of_sequence"]
+
+_ACCUMULATE = "AccumulateGrad"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardNodes:
+    """The autograd node that runs each op launched by an autograd thread, one row an op."""
+
+    op: Column
+    """int64 row of ``trace.ops``."""
+    sequence: Column
+    """int64 sequence number of its node, or of the node before; -1 unknown."""
+    borrowed: Column
+    """bool: the number is that of the node before (AccumulateGrad)."""
+
+
+def backward_nodes(attribution: Attribution) -> BackwardNodes:
+    """Find the node of every op that an autograd thread launched."""
+    trace = attribution.trace
+    op = np.flatnonzero(attribution.call >= 0)
+    if trace.calls is None or trace.ranges is None or not len(op):
+        nothing = np.empty(0, np.int64)
+        return BackwardNodes(nothing, nothing, np.empty(0, bool))
+    op = op[attribution.autograd[trace.calls.thread[attribution.call[op]]]]
+    call = attribution.call[op]
+    thread, time = trace.calls.thread[call], trace.calls.start[call]
+    nesting = attribution.open.nesting
+    last = nesting.last_started(thread, time)
+    query, position = nesting.open_chains(last, time)
+    row = nesting.row[position]
+    own = _first_of_query(query, attribution.tree.sequence[row], len(op))
+    accumulating = np.zeros(len(op), bool)
+    accumulating[query[_accumulates(attribution, row)]] = True
+    borrowed = (own < 0) & accumulating
+    before = _number_before(attribution)
+    known = borrowed & (last >= 0)
+    own[known] = before[last[known]]
+    return BackwardNodes(op, own, borrowed)
+
+
+def _first_of_query(query: Column, values: Column, queries: int) -> Column:
+    """The first value >= 0 of each query (chains stand outermost first), -1 for none."""
+    out = np.full(queries, NO_ROW, np.int64)
+    good = np.flatnonzero(values >= 0)[::-1]
+    out[query[good]] = values[good]  # the outermost is written last
+    return out
+
+
+def _accumulates(attribution: Attribution, row: Column) -> Column:
+    """Bool per range row: an AccumulateGrad node."""
+    trace = attribution.trace
+    assert trace.ranges is not None
+    name = trace.ranges.name[row]
+    used = np.unique(name[name >= 0])
+    texts = trace.texts(used)
+    hits = [int(u) for u, text in zip(used, texts, strict=True) if _ACCUMULATE in (text or "")]
+    return np.isin(name, hits)
+
+
+def _number_before(attribution: Attribution) -> Column:
+    """Sequence number of the last numbered range started up to each nesting position."""
+    nesting = attribution.open.nesting
+    sequence = attribution.tree.sequence[nesting.row]
+    position = np.where(sequence >= 0, np.arange(len(sequence)), NO_ROW)
+    latest = np.maximum.accumulate(position) if len(position) else position
+    begins = np.repeat(nesting.first[:-1], np.diff(nesting.first))
+    return np.where(latest >= begins, sequence[latest], NO_ROW)
+
+
+def module_of_sequence(
+    attribution: Attribution,
+    sidecars: Mapping[int, Sidecar],
+    process: Column,
+    sequence: Column,
+) -> tuple[Column, list[str]]:
+    """Module of each (process row, sequence number): int64 row of the texts returned, -1."""
+    texts: dict[str, int] = {}
+    out = np.full(len(sequence), NO_ROW, np.int64)
+    for row, sidecar in sidecars.items():
+        mine = np.flatnonzero((process == row) & (sequence >= 0))
+        found = _innermost_call(attribution, row, sidecar.module_calls, sequence[mine])
+        code = [texts.setdefault(name, len(texts)) for name in sidecar.names.to_pylist()]
+        module = sidecar.module_calls.module[found[found >= 0]]
+        out[mine[found >= 0]] = np.asarray(code, np.int64)[module]
+    left = np.flatnonzero((out < 0) & (sequence >= 0))
+    path = _forward_path(attribution, process[left], sequence[left])
+    paths = attribution.paths
+    name = np.where(path >= 0, innermost_modules(paths)[path], NO_ROW)
+    for row in np.unique(name[name >= 0]).tolist():
+        out[left[name == row]] = texts.setdefault(str(paths.names[row].as_py()), len(texts))
+    return out, list(texts)
+
+
+def _innermost_call(
+    attribution: Attribution, process: int, calls: ModuleCalls, sequence: Column
+) -> Column:
+    """Row of the innermost module call that made each node, -1: the main thread's calls first."""
+    out = np.full(len(sequence), NO_ROW, np.int64)
+    threads = np.unique(calls.thread).tolist()
+    initiating = int(attribution.initiating[process])
+    main = int(attribution.trace.threads.tid[initiating]) if initiating >= 0 else NO_ROW
+    for tid in sorted(threads, key=lambda tid: tid != main):
+        rows = np.flatnonzero(calls.thread == tid)
+        rows = rows[np.argsort(calls.start[rows], kind="stable")]  # callers before their callees
+        zeros = np.zeros(len(rows), np.int64)
+        nesting = nest(zeros, calls.first[rows], calls.last[rows], 1)
+        asked = np.flatnonzero(out < 0)
+        at = np.zeros(len(asked), np.int64)
+        position = nesting.innermost(nesting.last_started(at, sequence[asked]), sequence[asked])
+        out[asked[position >= 0]] = rows[nesting.row[position[position >= 0]]]
+    return out
+
+
+def _forward_path(attribution: Attribution, process: Column, sequence: Column) -> Column:
+    """Path of the last forward operator that carries each number, -1."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    out = np.full(len(sequence), NO_ROW, np.int64)
+    if ranges is None:
+        return out
+    rows = np.flatnonzero((tree.sequence >= 0) & ~attribution.autograd[ranges.thread])
+    rows = rows[np.lexsort((ranges.start[rows], tree.sequence[rows], ranges.process[rows]))]
+    if not len(rows) or not len(sequence):
+        return out
+    width = int(max(tree.sequence[rows].max(), sequence.max())) + 1
+    keys = ranges.process[rows].astype(np.int64) * width + tree.sequence[rows]
+    asked = process.astype(np.int64) * width + sequence
+    at = np.searchsorted(keys, asked, side="right") - 1
+    hit = (at >= 0) & (keys[np.maximum(at, 0)] == asked)
+    out[hit] = tree.path[rows[at[hit]]]
+    return out
