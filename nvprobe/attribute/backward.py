@@ -12,7 +12,6 @@ AccumulateGrad has no number and takes the numbered node before it on its thread
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from nvprobe.attribute.compiled import innermost_modules
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import nest
-from nvprobe.manifest import ModuleCalls, Sidecar
+from nvprobe.recorded import ModuleCalls
 from nvprobe.trace import NO_ROW, Column
 
 __all__ = ["BackwardNodes", "backward_nodes", "module_of_sequence"]
@@ -94,46 +93,50 @@ def _number_before(attribution: Attribution) -> Column:
 
 
 def module_of_sequence(
-    attribution: Attribution,
-    sidecars: Mapping[int, Sidecar],
-    process: Column,
-    sequence: Column,
+    attribution: Attribution, process: Column, sequence: Column
 ) -> tuple[Column, list[str]]:
     """Module of each (process row, sequence number): int64 row of the texts returned, -1."""
+    trace, paths = attribution.trace, attribution.paths
     texts: dict[str, int] = {}
     out = np.full(len(sequence), NO_ROW, np.int64)
-    for row, sidecar in sidecars.items():
-        mine = np.flatnonzero((process == row) & (sequence >= 0))
-        found = _innermost_call(attribution, row, sidecar.module_calls, sequence[mine])
-        code = [texts.setdefault(name, len(texts)) for name in sidecar.names.to_pylist()]
-        module = sidecar.module_calls.module[found[found >= 0]]
-        out[mine[found >= 0]] = np.asarray(code, np.int64)[module]
+    if trace.sidecar is not None:
+        calls = trace.sidecar.modules
+        called = _innermost_call(attribution, calls, process, sequence)
+        found = np.flatnonzero(called >= 0)
+        used, which = np.unique(calls.module[called[found]], return_inverse=True)
+        rows = [texts.setdefault(text or "", len(texts)) for text in trace.texts(used)]
+        out[found] = np.asarray(rows, np.int64)[which]
     left = np.flatnonzero((out < 0) & (sequence >= 0))
     path = _forward_path(attribution, process[left], sequence[left])
-    paths = attribution.paths
-    name = np.where(path >= 0, innermost_modules(paths)[path], NO_ROW)
+    name = np.full(len(left), NO_ROW, np.int64)
+    name[path >= 0] = innermost_modules(paths)[path[path >= 0]]
     for row in np.unique(name[name >= 0]).tolist():
         out[left[name == row]] = texts.setdefault(str(paths.names[row].as_py()), len(texts))
     return out, list(texts)
 
 
 def _innermost_call(
-    attribution: Attribution, process: int, calls: ModuleCalls, sequence: Column
+    attribution: Attribution, calls: ModuleCalls, process: Column, sequence: Column
 ) -> Column:
-    """Row of the innermost module call that made each node, -1: the main thread's calls first."""
+    """Row of the innermost module call that made each node, -1.
+
+    Numbers count per thread and a node does not tell which: the initiating thread's come first.
+    """
     out = np.full(len(sequence), NO_ROW, np.int64)
-    threads = np.unique(calls.thread).tolist()
-    initiating = int(attribution.initiating[process])
-    main = int(attribution.trace.threads.tid[initiating]) if initiating >= 0 else NO_ROW
-    for tid in sorted(threads, key=lambda tid: tid != main):
-        rows = np.flatnonzero(calls.thread == tid)
-        rows = rows[np.argsort(calls.start[rows], kind="stable")]  # callers before their callees
-        zeros = np.zeros(len(rows), np.int64)
-        nesting = nest(zeros, calls.first[rows], calls.last[rows], 1)
-        asked = np.flatnonzero(out < 0)
-        at = np.zeros(len(asked), np.int64)
-        position = nesting.innermost(nesting.last_started(at, sequence[asked]), sequence[asked])
-        out[asked[position >= 0]] = rows[nesting.row[position[position >= 0]]]
+    # Callers stand before their callees where both intervals are the same.
+    order = np.argsort(calls.start, kind="stable")
+    threads = len(attribution.trace.threads)
+    thread = calls.thread[order]
+    nesting = nest(thread, calls.first_sequence[order], calls.last_sequence[order], threads)
+    main = attribution.initiating
+    for one in sorted(np.unique(thread).tolist(), key=lambda row: row not in main):
+        asked = np.flatnonzero(
+            (out < 0) & (sequence >= 0) & (process == attribution.trace.threads.process[one])
+        )
+        on = np.full(len(asked), one)
+        position = nesting.innermost(nesting.last_started(on, sequence[asked]), sequence[asked])
+        hit = position >= 0
+        out[asked[hit]] = order[nesting.row[position[hit]]]
     return out
 
 

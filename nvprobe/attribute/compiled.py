@@ -20,7 +20,7 @@ from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.kernel_order import match_calls
 from nvprobe.attribute.model import Attribution, Kind, PathTable, Phase
 from nvprobe.attribute.nesting import nest
-from nvprobe.manifest import CompiledGraph, FxNode, KernelCall
+from nvprobe.recorded import GraphManifest, ManifestKernel, ManifestNode
 from nvprobe.trace import NO_ROW, Column, OpKind, Trace
 
 __all__ = [
@@ -49,6 +49,8 @@ _VIEWS = frozenset(
 )
 _OPERATOR = re.compile(r"(?:aten\.)?(?P<name>\w+)")
 
+_NO_NODE = ManifestNode("", "", None, None, None, backward=False, recomputed=False, sequence=-1)
+
 Share = tuple[str, str | None, Phase, float]
 """Relative module path, source line, phase, weight."""
 
@@ -68,14 +70,12 @@ class GraphOps:
     """bool: the graph runs several times inside one enclosing range."""
 
 
-def graph_ops(attribution: Attribution, manifests: dict[int, Sequence[CompiledGraph]]) -> GraphOps:
-    """Explain the ops inside graph ranges.
-
-    Args:
-        attribution: Of the capture.
-        manifests: Compiled graphs of each process row.
-
-    """
+def graph_ops(attribution: Attribution) -> GraphOps:
+    """Explain the ops inside graph ranges by the manifests of the trace's sidecars."""
+    sidecar = attribution.trace.sidecar
+    manifests: dict[int, list[GraphManifest]] = defaultdict(list)
+    for manifest in sidecar.manifests if sidecar is not None else ():
+        manifests[manifest.process].append(manifest)
     rows, keys = _graph_ranges(attribution.trace)
     op, instance = _ops_inside(attribution, rows)
     explained = _Explained()
@@ -83,7 +83,7 @@ def graph_ops(attribution: Attribution, manifests: dict[int, Sequence[CompiledGr
     for group in _same_sequences(attribution.trace, op, instance):
         row = int(instance[group[0, 0]])
         process = int(attribution.trace.ranges.process[row])  # type: ignore[union-attr]
-        found = _explain(attribution.trace, manifests.get(process, ()), keys[row], op[group[0]])
+        found = _explain(attribution.trace, manifests[process], keys[row], op[group[0]])
         if found is not None:
             owners[group] = explained.rows(*found)
     kept = np.flatnonzero(owners >= 0)
@@ -148,8 +148,8 @@ def _same_sequences(trace: Trace, op: Column, instance: Column) -> list[Column]:
 
 
 def _explain(
-    trace: Trace, graphs: Sequence[CompiledGraph], key: tuple[str, str], op: Column
-) -> tuple[CompiledGraph, list[tuple[int, ...]]] | None:
+    trace: Trace, graphs: Sequence[GraphManifest], key: tuple[str, str], op: Column
+) -> tuple[GraphManifest, list[tuple[int, ...]]] | None:
     """The manifest of a graph whose kernels these are, and the calls that own each op.
 
     Compile ids begin anew after ``torch.compiler.reset``: of several manifests with the id the one
@@ -175,7 +175,7 @@ class _Explained:
         self.sets: list[tuple[Share, ...]] = []
         self._row: dict[tuple[Share, ...], int] = {}
 
-    def rows(self, graph: CompiledGraph, owners: list[tuple[int, ...]]) -> list[int]:
+    def rows(self, graph: GraphManifest, owners: list[tuple[int, ...]]) -> list[int]:
         """Row of each op's set, -1 where no call owns it."""
         return [self._intern(owner_shares(graph, calls)) if calls else NO_ROW for calls in owners]
 
@@ -187,7 +187,7 @@ class _Explained:
         return row
 
 
-def owner_shares(graph: CompiledGraph, calls: Sequence[int]) -> tuple[Share, ...]:
+def owner_shares(graph: GraphManifest, calls: Sequence[int]) -> tuple[Share, ...]:
     """Weighted modules and lines of an op that belongs to some calls of a manifest alike."""
     total: Counter[tuple[str, str | None, Phase]] = Counter()
     weights: dict[tuple[str, str | None, Phase], float] = defaultdict(float)
@@ -200,21 +200,26 @@ def owner_shares(graph: CompiledGraph, calls: Sequence[int]) -> tuple[Share, ...
     return tuple((*place, weights[place]) for place in ordered)
 
 
-def _computing(call: KernelCall) -> Sequence[FxNode]:
-    """The nodes that make a kernel compute: all but views, unless there is nothing else."""
-    nodes = [node for node in call.nodes if _operator(node) not in _VIEWS] or call.nodes
-    return nodes or (FxNode("", "", "", None, recomputed=False),)
+def _computing(call: ManifestKernel) -> Sequence[ManifestNode]:
+    """The nodes that make a kernel compute: no views, and none that a pass left without origin.
+
+    Where there is nothing else those count after all.
+    """
+    working = [node for node in call.nodes if _operator(node) not in _VIEWS] or call.nodes
+    told = [node for node in working if node.module is not None or node.source is not None]
+    return told or working or (_NO_NODE,)
 
 
-def _operator(node: FxNode) -> str:
+def _operator(node: ManifestNode) -> str:
     match = _OPERATOR.match(node.op)
     return match["name"] if match else node.op
 
 
-def _place(node: FxNode, phase: str) -> tuple[str, str | None, Phase]:
+def _place(node: ManifestNode, phase: str) -> tuple[str, str | None, Phase]:
+    module = node.module or ""
     if phase == "fwd":
-        return node.module, node.source, Phase.FORWARD
-    return node.module, node.source, Phase.RECOMPUTE if node.recomputed else Phase.BACKWARD
+        return module, node.source, Phase.FORWARD
+    return module, node.source, Phase.RECOMPUTE if node.recomputed else Phase.BACKWARD
 
 
 def _repeated(attribution: Attribution, rows: Column, keys: dict[int, tuple[str, str]]) -> Column:

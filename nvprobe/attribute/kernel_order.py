@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TypeVar
 
-from nvprobe.manifest import KernelCall
+from nvprobe.recorded import ManifestKernel
 
 __all__ = ["match_calls"]
 
@@ -33,7 +33,7 @@ _PRODUCT_CALL = re.compile(r"(?:^|[._])(?:addmm|mm|bmm|baddbmm|addmv|mv|dot|_int
 
 
 def match_calls(
-    calls: Sequence[KernelCall], names: Sequence[str], kernels: Sequence[bool]
+    calls: Sequence[ManifestKernel], names: Sequence[str], kernels: Sequence[bool]
 ) -> tuple[list[Owners], bool]:
     """The manifest calls of each op, and whether all anchors were found in order.
 
@@ -68,7 +68,7 @@ def _pairs(expected: list[str], found: list[str]) -> list[tuple[int, int]]:
 
 
 def _deal(
-    calls: Sequence[KernelCall],
+    calls: Sequence[ManifestKernel],
     names: Sequence[str],
     kernels: Sequence[bool],
     between: list[int],

@@ -7,7 +7,7 @@ a backward node, a module range inherited from the initiating thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,34 +17,22 @@ from nvprobe.attribute.compiled import UNKNOWN, GraphOps, graph_ops, innermost_m
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import Attribution, ModuleMethod, Modules, Phase
-from nvprobe.manifest import CompiledGraph, Sidecar
 from nvprobe.trace import NO_PAYLOAD, NO_ROW, Column, Ops
 
 __all__ = ["module_ledger", "modules"]
 
 
-def modules(attribution: Attribution, sidecars: Sequence[Sidecar] = ()) -> Modules:
-    """Modules and lines of every op.
-
-    Args:
-        attribution: Of the capture.
-        sidecars: What the captured processes wrote beside it; matched by process id, one without
-            an id belongs to all.
-
-    """
+def modules(attribution: Attribution) -> Modules:
+    """Modules and lines of every op; more of them where the trace has a sidecar merged in."""
     ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
-    by_process = _by_process(attribution, sidecars)
     pool = _Pool()
     method = np.full(len(ops), ModuleMethod.NO_MODULE, np.int8)
     module = np.full(len(ops), NO_ROW, np.int64)
     phase = np.full(len(ops), Phase.FORWARD, np.int8)
     _from_ranges(attribution, pool, method, module, phase)
-    _from_numbers(attribution, by_process, pool, method, module, phase)
-    graphs: dict[int, Sequence[CompiledGraph]] = {
-        row: sidecar.graphs for row, sidecar in by_process.items()
-    }
-    inside = graph_ops(attribution, graphs)
-    compiled = _from_manifest(attribution, by_process, inside, pool, method)
+    _from_numbers(attribution, pool, method, module, phase)
+    inside = graph_ops(attribution)
+    compiled = _from_manifest(attribution, inside, pool, method)
     plain = np.flatnonzero(module >= 0)
     plain = plain[~np.isin(plain, inside.op)]
     nowhere = np.full(len(plain), NO_ROW, np.int64)
@@ -60,16 +48,6 @@ class _Pool:
 
     def row(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
-
-
-def _by_process(attribution: Attribution, sidecars: Sequence[Sidecar]) -> dict[int, Sidecar]:
-    pids = attribution.trace.processes.pid.tolist()
-    found: dict[int, Sidecar] = {}
-    for sidecar in sidecars:
-        for row, pid in enumerate(pids):
-            if sidecar.pid in (None, pid):
-                found[row] = sidecar
-    return found
 
 
 def _from_ranges(
@@ -101,7 +79,6 @@ def _recomputed(attribution: Attribution) -> Column:
 
 def _from_numbers(
     attribution: Attribution,
-    sidecars: Mapping[int, Sidecar],
     pool: _Pool,
     method: Column,
     module: Column,
@@ -114,7 +91,7 @@ def _from_numbers(
         return
     backward = phase[nodes.op] != Phase.RECOMPUTE
     phase[nodes.op[backward]] = Phase.BACKWARD
-    row, texts = module_of_sequence(attribution, sidecars, ops.process[nodes.op], nodes.sequence)
+    row, texts = module_of_sequence(attribution, ops.process[nodes.op], nodes.sequence)
     found = np.flatnonzero(backward & (row >= 0))
     code = np.asarray([pool.row(text) for text in texts], np.int64)
     module[nodes.op[found]] = code[row[found]]
@@ -129,7 +106,6 @@ Rows = tuple[Column, Column, Column, Column, Column]
 
 def _from_manifest(
     attribution: Attribution,
-    sidecars: Mapping[int, Sidecar],
     inside: GraphOps,
     pool: _Pool,
     method: Column,
@@ -138,7 +114,7 @@ def _from_manifest(
     sizes = np.asarray([len(shares) for shares in inside.sets], np.int64)
     firsts = np.cumsum(sizes) - sizes
     flat = [share for shares in inside.sets for share in shares]
-    around, names = _modules_around(attribution, sidecars, inside)
+    around, names = _modules_around(attribution, inside)
     method[inside.op] = np.where(
         names[around] == UNKNOWN, ModuleMethod.INDISTINGUISHABLE, ModuleMethod.MANIFEST
     )
@@ -146,7 +122,7 @@ def _from_manifest(
     entry = np.repeat(np.arange(len(inside.op)), count)
     step = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
     share = firsts[inside.owners[entry]] + step
-    module = _qualified_rows(attribution, sidecars, flat, names, around[entry], share, pool)
+    module = _qualified_rows(attribution, flat, names, around[entry], share, pool)
     source = np.asarray([NO_ROW if one[1] is None else pool.row(one[1]) for one in flat], np.int64)
     phase = np.asarray([one[2] for one in flat], np.int8)
     weight = np.asarray([one[3] for one in flat], np.float64)
@@ -155,7 +131,6 @@ def _from_manifest(
 
 def _qualified_rows(
     attribution: Attribution,
-    sidecars: Mapping[int, Sidecar],
     flat: Sequence[tuple[str, str | None, Phase, float]],
     names: Column,
     around: Column,
@@ -163,7 +138,8 @@ def _qualified_rows(
     pool: _Pool,
 ) -> Column:
     """Row of each share's full module name: worked out once per (module around, share)."""
-    roots = {root for sidecar in sidecars.values() for root in sidecar.roots}
+    sidecar = attribution.trace.sidecar
+    roots = set(sidecar.roots) if sidecar is not None else set()
     pairs, which = np.unique(np.stack((around, share)), axis=1, return_inverse=True)
     rows = [
         pool.row(qualified(flat[one][0], names[place], is_root=_is_root(names[place], roots)))
@@ -177,14 +153,12 @@ def _is_root(name: str | None, roots: set[str]) -> bool:
     return name in roots or (not roots and name is not None and name[:1].isupper())
 
 
-def _modules_around(
-    attribution: Attribution, sidecars: Mapping[int, Sidecar], inside: GraphOps
-) -> tuple[Column, Column]:
+def _modules_around(attribution: Attribution, inside: GraphOps) -> tuple[Column, Column]:
     """The module that each op's graph was called in: row of the names (None, ``?`` or a name)."""
     instances, which = np.unique(inside.instance, return_inverse=True)
     repeated = np.zeros(len(instances), bool)
     repeated[which] = inside.repeated
-    numbered = _numbered(attribution, sidecars, instances)
+    numbered = _numbered(attribution, instances)
     paths = attribution.paths
     above = innermost_modules(paths)[attribution.tree.path[instances]]
     names: dict[str | None, int] = {None: 0}
@@ -198,9 +172,7 @@ def _modules_around(
     return np.asarray(rows, np.int64)[which.reshape(-1)], np.asarray(list(names), object)
 
 
-def _numbered(
-    attribution: Attribution, sidecars: Mapping[int, Sidecar], instances: Column
-) -> list[str | None]:
+def _numbered(attribution: Attribution, instances: Column) -> list[str | None]:
     """Module of each graph range by the sequence number it carries (backward ranges of nvprobe)."""
     ranges = attribution.trace.ranges
     nothing: list[str | None] = [None] * len(instances)
@@ -208,7 +180,7 @@ def _numbered(
         return nothing
     payload = ranges.payload[instances]
     sequence = np.where(payload == NO_PAYLOAD, NO_ROW, payload)
-    row, texts = module_of_sequence(attribution, sidecars, ranges.process[instances], sequence)
+    row, texts = module_of_sequence(attribution, ranges.process[instances], sequence)
     return [texts[one] if one >= 0 else None for one in row.tolist()]
 
 
