@@ -1,0 +1,166 @@
+"""What host threads do at each instant, beyond Python and dispatch.
+
+Of the things a thread can be inside of at once (a synchronising call in a range that waits for
+data) the first in the order of :class:`Cause` counts. So everything is held as *nested* coverages:
+level k covers what is inside anything of causes 0 … k, and what belongs to cause k alone is the
+difference of two levels. Definitions: docs/attribution.md, "Idle".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+
+from nvprobe.analyze import wait_rules
+from nvprobe.analyze.coverage import Coverage
+from nvprobe.analyze.wait_rules import CallRole, RangeRole
+from nvprobe.attribute.model import Attribution, Kind
+from nvprobe.trace import Calls, Column, Trace
+
+__all__ = ["HOST_CAUSES", "Cause", "HostWork", "call_roles", "host_work", "judged"]
+
+
+class Cause(IntEnum):
+    """Why a device is idle; up to ``HOST`` in the order in which they are matched."""
+
+    SYNC = 0
+    """A synchronising call, or the time that it made the host late."""
+    ALLOCATION = 1
+    COMPILATION = 2
+    COLLECTIVE = 3
+    INPUT = 4
+    """Waiting for data."""
+    LAUNCH_CALL = 5
+    HOST = 6
+    """Python and dispatch."""
+    DEVICE_WAIT = 7
+    """The op was queued: it waited for an event, for its stream, or for the launch to arrive."""
+    UNKNOWN = 8
+    """No call is known for the op that ended the gap."""
+
+    @property
+    def label(self) -> str:
+        """The cause's name in reports and in the JSON."""
+        return self.name.lower()
+
+
+HOST_CAUSES = tuple(cause for cause in Cause if cause <= Cause.HOST)
+
+_CALL_CAUSES = (
+    (Cause.ALLOCATION, (CallRole.ALLOCATION,)),
+    (Cause.COMPILATION, (CallRole.COMPILATION,)),
+    (Cause.LAUNCH_CALL, (CallRole.LAUNCH, CallRole.COPY)),
+)
+_RANGE_CAUSES = (
+    (Cause.COMPILATION, RangeRole.COMPILATION),
+    (Cause.COLLECTIVE, RangeRole.COLLECTIVE),
+    (Cause.INPUT, RangeRole.INPUT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Per thread: the time inside anything of a cause or of one matched before it."""
+
+    levels: tuple[tuple[Cause, Coverage], ...]
+    """Nested coverages in the order of causes; causes that never occur are left out."""
+
+    def split(self, thread: Column, start: Column, end: Column) -> dict[Cause, Column]:
+        """ns of each host cause within ``[start, end)`` of a thread; they add up to its length."""
+        out: dict[Cause, Column] = {}
+        outer = np.zeros(len(start), np.int64)
+        for cause, coverage in self.levels:
+            within = coverage.between(thread, start, end)
+            out[cause] = within - outer
+            outer = within
+        out[Cause.HOST] = end - start - outer
+        return out
+
+    def level(self, cause: Cause) -> Coverage | None:
+        """The outermost coverage of causes up to this one; ``None`` if none of them occurs."""
+        inner = [coverage for own, coverage in self.levels if own <= cause]
+        return inner[-1] if inner else None
+
+
+def host_work(
+    attribution: Attribution, roles: Column, waits: tuple[Column, Column, Column]
+) -> HostWork:
+    """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
+    trace = attribution.trace
+    parts: dict[Cause, list[tuple[Column, Column, Column]]] = {Cause.SYNC: [waits]}
+    if trace.calls is not None:
+        for cause, wanted in _CALL_CAUSES:
+            parts.setdefault(cause, []).append(_calls(trace.calls, np.isin(roles, wanted)))
+        parts[Cause.LAUNCH_CALL].append(_calls(trace.calls, _started_something(attribution)))
+    for cause, ranges in _marked_ranges(attribution):
+        parts.setdefault(cause, []).append(ranges)
+    return HostWork(tuple(_nested(parts, len(trace.threads))))
+
+
+def call_roles(trace: Trace) -> Column:
+    """int8 :class:`~nvprobe.analyze.wait_rules.CallRole` of each call, by its name."""
+    if trace.calls is None:
+        return np.empty(0, np.int8)
+    return judged(trace, trace.calls.name, wait_rules.call_roles)
+
+
+def judged(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:
+    """int8 judgement of ``rule`` per row of a name column; each distinct name is judged once."""
+    used = np.zeros(len(trace.strings) + 1, bool)
+    used[names] = True  # NO_NAME marks the spare last row
+    rows = np.flatnonzero(used[:-1])
+    table = np.zeros(len(trace.strings) + 1, np.int8)
+    table[rows] = rule(trace.strings.take(pa.array(rows)))
+    return table[names]
+
+
+def _calls(calls: Calls, rows: Column) -> tuple[Column, Column, Column]:
+    return calls.thread[rows], calls.start[rows], calls.end[rows]
+
+
+def _started_something(attribution: Attribution) -> Column:
+    """Rows of calls that started an op, whatever their name."""
+    assert attribution.trace.calls is not None
+    used = np.zeros(len(attribution.trace.calls) + 1, bool)
+    used[attribution.call] = True  # NO_ROW marks the spare last row
+    return np.flatnonzero(used[:-1])
+
+
+def _marked_ranges(
+    attribution: Attribution,
+) -> list[tuple[Cause, tuple[Column, Column, Column]]]:
+    """The ranges that tell what their thread does, by cause."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    if ranges is None or not len(ranges):
+        return []
+    paths = attribution.paths
+    role = wait_rules.range_roles(paths.names)[paths.name[tree.path]]
+    role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
+    role[tree.kind == Kind.STEP] = RangeRole.OTHER
+    out = []
+    for cause, wanted in _RANGE_CAUSES:
+        rows = np.flatnonzero(role == wanted)
+        out.append((cause, (ranges.thread[rows], ranges.start[rows], tree.end[rows])))
+    return out
+
+
+def _nested(
+    parts: dict[Cause, list[tuple[Column, Column, Column]]], threads: int
+) -> list[tuple[Cause, Coverage]]:
+    """One coverage a cause, each with all before it."""
+    levels: list[tuple[Cause, Coverage]] = []
+    below: list[tuple[Column, Column, Column]] = []
+    for cause in HOST_CAUSES:
+        own = [part for part in parts.get(cause, []) if len(part[0])]
+        if not own:
+            continue
+        thread, start, end = (np.concatenate(column) for column in zip(*below, *own, strict=True))
+        coverage = Coverage.of(thread, start, end, threads)
+        levels.append((cause, coverage))
+        lane = np.repeat(np.arange(threads), np.diff(coverage.first))
+        below = [(lane, coverage.start, coverage.end)]
+    return levels

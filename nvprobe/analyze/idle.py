@@ -1,0 +1,258 @@
+"""Why each device was idle: every nanosecond of every gap charged to one cause and one path.
+
+A gap ends with an op K, whose call some thread T made. Up to the end of that call the gap is the
+host's and T's doing at each instant is its cause; after it the op was queued. Gaps are cut into
+*pieces* wherever something changes that a charge depends on (a range of T begins or ends, a
+step begins or ends, the call ends, the delay of a synchronising call is used up), so that each
+piece has one path; its ns by cause then are differences of covered lengths (``hostwork``).
+
+Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analyze.blocking import SyncCalls
+from nvprobe.analyze.gaps import Gaps
+from nvprobe.analyze.grouping import distinct, sums
+from nvprobe.analyze.hostwork import Cause, HostWork
+from nvprobe.analyze.lanes import Lanes, expand
+from nvprobe.analyze.model import Steps
+from nvprobe.analyze.streams import Streams
+from nvprobe.attribute.intervals import sorted_by
+from nvprobe.attribute.model import Attribution
+from nvprobe.trace import NO_ROW, Column, Table, column
+
+__all__ = ["IdleCharges", "idle_charges"]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCharges(Table):
+    """Idle time by everything it is charged to; rows add up to the idle time of the devices."""
+
+    device: Column = column("i4")
+    """Row of the device, -1 where the source names none."""
+    stream: Column = column("i4")
+    """Row of ``Streams``: where the op ran that ended the gap."""
+    step: Column = column("i4")
+    """Row of the steps, -1 outside of all."""
+    path: Column = column("i4")
+    """Owner path of the launching thread at the time, -1 for none."""
+    cause: Column = column("i1")
+    """:class:`~nvprobe.analyze.hostwork.Cause`."""
+    ns: Column = column("i8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Gaps cut where charges change: one thread, path, step and side of the call in each."""
+
+    gap: Column
+    """Row of the gaps."""
+    start: Column
+    end: Column
+
+    @property
+    def length(self) -> Column:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class _Delays:
+    """Per gap: the stretch of host time that the last synchronising call made late."""
+
+    wait: Column
+    """Row of the synchronising calls, -1 where none ended in the gap."""
+    start: Column
+    end: Column
+    """No later than the end of the host's part; ``start`` where there is no delay."""
+
+
+def idle_charges(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    streams: Streams,
+    waits: SyncCalls,
+    work: HostWork,
+) -> tuple[IdleCharges, Column]:
+    """Charge every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call."""
+    delays = _delays(gaps, waits, work)
+    pieces = _cut(attribution, gaps, steps, delays)
+    ns = _causes(gaps, pieces, delays, work)
+    late = _late(pieces, delays)
+    moved = np.where(late, ns[Cause.LAUNCH_CALL] + ns[Cause.HOST], 0)
+    ns[Cause.SYNC] = ns[Cause.SYNC] + moved
+    for cause in (Cause.LAUNCH_CALL, Cause.HOST):
+        ns[cause] = np.where(late, 0, ns[cause])
+    bubble = _bubbles(gaps, waits, delays, sums(pieces.gap, moved, len(gaps)))
+    return _table(attribution, gaps, steps, streams, pieces, ns), bubble
+
+
+def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
+    """The first ``busy_ns`` of launch-call and host time after the last wait to end in a gap.
+
+    Without that wait the host would have been so much earlier, and no more than that.
+    """
+    wait = _last_ended(gaps, waits)
+    start, end = gaps.queued.copy(), gaps.queued.copy()
+    some = np.flatnonzero(wait != NO_ROW)
+    if len(some):
+        began, owed = waits.end[wait[some]], waits.busy_ns[wait[some]]
+        matched_before = work.level(Cause.INPUT)
+        used_up = began + owed
+        if matched_before is not None:
+            used_up = matched_before.after_uncovered(gaps.thread[some], began, owed)
+        start[some] = np.minimum(began, gaps.queued[some])
+        end[some] = np.clip(used_up, start[some], gaps.queued[some])
+    return _Delays(wait=wait, start=start, end=end)
+
+
+def _last_ended(gaps: Gaps, waits: SyncCalls) -> Column:
+    """Row of the last synchronising call of the gap's thread with gap start <= end < gap end."""
+    out = np.full(len(gaps), NO_ROW, np.int64)
+    known = np.flatnonzero(gaps.thread != NO_ROW)
+    if not len(waits) or not len(known):
+        return out
+    lanes = Lanes(_firsts(waits.thread, gaps.thread), waits.end)
+    last = lanes.count_before(gaps.thread[known], gaps.end[known]) - 1
+    ours = last >= lanes.first[gaps.thread[known]]
+    ours &= waits.end[last] >= gaps.start[known]
+    out[known[ours]] = last[ours]
+    return out
+
+
+def _firsts(thread: Column, other: Column) -> Column:
+    """Where each thread's rows begin in a column sorted by thread."""
+    threads = int(max(thread.max(initial=0), other.max(initial=0))) + 1
+    return np.searchsorted(thread, np.arange(threads + 1))
+
+
+def _cut(attribution: Attribution, gaps: Gaps, steps: Steps, delays: _Delays) -> _Pieces:
+    """Cut gaps at everything that a charge depends on."""
+    every = np.arange(len(gaps))
+    cuts = [(every, gaps.start), (every, gaps.queued), (every, delays.start), (every, delays.end)]
+    cuts += _range_borders(attribution, gaps)
+    cuts.append(_step_borders(attribution, gaps, steps))
+    gap, time = (np.concatenate(column) for column in zip(*cuts, strict=True))
+    inside = time < gaps.end[gap]
+    gap, time = gap[inside], time[inside]
+    # Gaps of one device are disjoint and sorted: by device and time is by gap and time.
+    order = sorted_by(gaps.device[gap] + 1, time)
+    gap, time = gap[order], time[order]
+    end = gaps.end[gap]
+    within = gap[1:] == gap[:-1]
+    end[:-1][within] = time[1:][within]
+    filled = end > time
+    return _Pieces(gap[filled], time[filled], end[filled])
+
+
+def _range_borders(attribution: Attribution, gaps: Gaps) -> list[tuple[Column, Column]]:
+    """(gap, time) of every begin and end of a range on the gap's thread (rules 1 and 2)."""
+    nesting = attribution.open.nesting
+    threads = len(attribution.trace.threads)
+    lane = np.repeat(np.arange(threads), np.diff(nesting.first))
+    borders = Lanes.of(np.tile(lane, 2), np.concatenate((nesting.start, nesting.end)), threads)
+    inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
+    head = np.full(len(gaps), NO_ROW, np.int32)
+    head[inherits] = attribution.open.initiator(gaps.thread[inherits])
+    lanes = (gaps.thread, head) if inherits.any() else (gaps.thread,)
+    return [borders.strictly_inside(lane, gaps.start, gaps.end) for lane in lanes]
+
+
+def _step_borders(attribution: Attribution, gaps: Gaps, steps: Steps) -> tuple[Column, Column]:
+    """(gap, time) of every begin and end of a step of the process whose op ended the gap."""
+    lane = np.tile(steps.process, 2)
+    time = np.concatenate((steps.start, steps.end))
+    borders = Lanes.of(lane, time, len(attribution.trace.processes))
+    return borders.strictly_inside(_processes(attribution, gaps), gaps.start, gaps.end)
+
+
+def _processes(attribution: Attribution, gaps: Gaps) -> Column:
+    ops = attribution.trace.ops
+    return ops.process[gaps.op] if ops is not None else np.empty(0, np.int32)
+
+
+def _causes(gaps: Gaps, pieces: _Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:
+    """ns of each cause per piece, before delays."""
+    thread = gaps.thread[pieces.gap]
+    unknown = thread == NO_ROW
+    queued = ~unknown & (pieces.start >= gaps.queued[pieces.gap])
+    out = {cause: np.zeros(len(thread), np.int64) for cause in Cause}
+    out[Cause.UNKNOWN] = np.where(unknown, pieces.length, 0)
+    out[Cause.DEVICE_WAIT] = np.where(queued, pieces.length, 0)
+    host = np.flatnonzero(~unknown & ~queued)
+    for cause, ns in work.split(thread[host], pieces.start[host], pieces.end[host]).items():
+        out[cause][host] = ns
+    return out
+
+
+def _late(pieces: _Pieces, delays: _Delays) -> Column:
+    """bool per piece: inside the delay of its gap's last synchronising call."""
+    start, end = delays.start[pieces.gap], delays.end[pieces.gap]
+    return (pieces.start >= start) & (pieces.end <= end)
+
+
+def _bubbles(gaps: Gaps, waits: SyncCalls, delays: _Delays, moved: Column) -> Column:
+    """``sync`` idle per synchronising call: gap time inside it, and the delays it caused."""
+    out = np.zeros(len(waits), np.int64)
+    known = np.flatnonzero((gaps.thread != NO_ROW) & (gaps.queued > gaps.start))
+    if not len(waits) or not len(known):
+        return out
+    first = _firsts(waits.thread, gaps.thread)
+    thread = gaps.thread[known]
+    low = Lanes(first, waits.end).count_before(thread, gaps.start[known], "right")
+    high = Lanes(first, waits.start).count_before(thread, gaps.queued[known], "left")
+    row, wait = expand(low, high)
+    gap = known[row]
+    inside = np.minimum(waits.end[wait], gaps.queued[gap]) - np.maximum(
+        waits.start[wait], gaps.start[gap]
+    )
+    np.add.at(out, wait, inside)
+    late = np.flatnonzero(moved)
+    np.add.at(out, delays.wait[late], moved[late])
+    return out
+
+
+def _table(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    streams: Streams,
+    pieces: _Pieces,
+    ns: dict[Cause, Column],
+) -> IdleCharges:
+    """Sum the pieces by device, stream, step, path and cause."""
+    path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
+    step = step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start)
+    stream = streams.of_op[gaps.op[pieces.gap]]
+    paths = int(path.max(initial=0)) + 2
+    key = (stream.astype(np.int64) * (len(steps) + 1) + step + 1) * paths + path + 1
+    groups, code = distinct(key)
+    rest, path = groups // paths, groups % paths - 1
+    stream, step = rest // (len(steps) + 1), rest % (len(steps) + 1) - 1
+    by_cause = np.stack([sums(code, ns[cause], len(groups)) for cause in Cause], axis=1)
+    row, cause = np.nonzero(by_cause)
+    return IdleCharges(
+        device=streams.device[stream[row]],
+        stream=stream[row],
+        step=step[row],
+        path=path[row],
+        cause=cause,
+        ns=by_cause[row, cause],
+    )
+
+
+def step_at(steps: Steps, process: Column, time: Column) -> Column:
+    """Row of the step open at each instant, -1 for none; steps of one process do not overlap."""
+    out = np.full(len(time), NO_ROW, np.int64)
+    if not len(steps):
+        return out
+    lanes = Lanes(_firsts(steps.process, process), steps.start)
+    last = lanes.count_before(process, time, "right") - 1
+    inside = (last >= lanes.first[process]) & (time < steps.end[last])
+    out[inside] = last[inside]
+    return out

@@ -1,0 +1,89 @@
+"""Waits on every real capture: they add up, and agree with the oracle gap by gap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nvprobe.analyze.blocking import device_busy, synchronising_calls
+from nvprobe.analyze.devices import device_use
+from nvprobe.analyze.gaps import device_gaps
+from nvprobe.analyze.hostwork import Cause, call_roles, host_work
+from nvprobe.analyze.idle import idle_charges
+from nvprobe.analyze.records import lost_launches
+from nvprobe.analyze.steps import steps
+from nvprobe.analyze.streams import streams
+from nvprobe.analyze.waits import Waits, waits
+from nvprobe.attribute import Attribution, attribute
+from nvprobe.load import load
+from tests.conftest import CORPUS
+from tests.oracle_waits import WaitOracle
+
+FILES = [
+    *sorted(CORPUS.glob("nsys/*/*.sqlite")),
+    *sorted(CORPUS.glob("kineto/h200/*.gz")),
+    *sorted(CORPUS.glob("kineto/public/*.gz")),
+]
+GAPS = 40
+"""So many gaps of each file are charged by the oracle, which takes its time."""
+
+every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+
+
+def found(file: Path) -> tuple[Attribution, Waits]:
+    attribution = attribute(load(file))
+    return attribution, waits(attribution, steps(attribution, lost_launches(attribution)))
+
+
+@every_file
+def test_everything_adds_up(file: Path) -> None:
+    attribution, wait = found(file)
+    use = device_use(attribution)
+    by_device = dict.fromkeys(use.device.tolist(), 0)
+    for device, ns in zip(wait.idle.device.tolist(), wait.idle.ns.tolist(), strict=True):
+        by_device[device] += ns
+    assert by_device == dict(zip(use.device.tolist(), use.idle_ns.tolist(), strict=True))
+    assert (wait.idle.ns > 0).all()
+    sync = int(wait.idle.ns[wait.idle.cause == Cause.SYNC].sum())
+    assert int(wait.syncs.bubble_ns.sum()) == int(wait.syncs.sites.bubble_ns.sum()) == sync
+    assert int(wait.syncs.sites.count.sum()) == len(wait.syncs.calls)
+    assert (wait.syncs.calls.busy_ns <= wait.syncs.calls.wait_ns).all()
+
+
+@every_file
+def test_gaps_agree_with_the_oracle(file: Path) -> None:
+    attribution = attribute(load(file))
+    trace = attribution.trace
+    found_steps = steps(attribution, lost_launches(attribution))
+    lanes, roles = streams(attribution), call_roles(trace)
+    calls = synchronising_calls(attribution, roles, device_busy(attribution), lanes)
+    work = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
+    gaps = device_gaps(attribution)
+    rows = zip(found_steps.process, found_steps.start, found_steps.end, strict=True)
+    oracle = WaitOracle(trace, [tuple(map(int, row)) for row in rows])
+    wanted_gaps = oracle.gaps()
+    assert [(g["start"], g["end"], g["op"]["row"]) for g in wanted_gaps] == list(
+        zip(gaps.start.tolist(), gaps.end.tolist(), gaps.op.tolist(), strict=True)
+    )
+    assert calls.call.tolist() == [w["row"] for w in oracle.waits]
+    assert calls.busy_ns.tolist() == [w["busy"] for w in oracle.waits]
+    sample = np.unique(np.linspace(0, len(gaps) - 1, GAPS).astype(int)) if len(gaps) else []
+    for row in sample:
+        idle, bubble = idle_charges(
+            attribution, gaps.take(np.array([row])), found_steps, lanes, calls, work
+        )
+        charges, bubbles = oracle.charge(wanted_gaps[row])
+        texts = attribution.paths.texts()
+        wanted = Counter()
+        for (step, path, cause), ns in charges.items():
+            wanted[step, "/".join(name.replace("/", "\\/") for name in path), cause] += ns
+        columns = (idle.step, idle.path, idle.cause, idle.ns)
+        got = Counter()
+        for step, path, cause, ns in zip(*(c.tolist() for c in columns), strict=True):
+            got[step, texts[path] if path >= 0 else "", Cause(cause).label] += ns
+        assert got == wanted, row
+        here = {c: n for c, n in zip(calls.call.tolist(), bubble.tolist(), strict=True) if n}
+        assert here == bubbles, row

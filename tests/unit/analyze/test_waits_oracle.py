@@ -1,0 +1,63 @@
+"""Idle causes and synchronising calls agree with the slow oracle, nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.steps import steps
+from nvprobe.analyze.waits import waits
+from nvprobe.attribute import attribute
+from nvprobe.trace import Trace
+from tests.oracle_waits import WaitOracle
+from tests.random_waits import wait_traces
+
+
+def agree(trace: Trace) -> None:
+    """Compare every wait and every charge of a trace with the oracle."""
+    attribution = attribute(trace)
+    found_steps = steps(attribution, np.empty(0, np.int64))
+    found = waits(attribution, found_steps)
+    rows = zip(found_steps.process, found_steps.start, found_steps.end, strict=True)
+    oracle = WaitOracle(trace, [tuple(map(int, row)) for row in rows])
+    wanted = [
+        (w["row"], w["end"] - w["start"], w["busy"], w["device"], w["stream"], oracle.awaited_op(w))
+        for w in oracle.waits
+    ]
+    s = found.syncs.calls
+    columns = (s.call, s.wait_ns, s.busy_ns, s.device, s.stream, s.op)
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == wanted
+    charges, bubbles, total = Counter(), Counter(), 0
+    for gap in oracle.gaps():
+        own, bubble = oracle.charge(gap)
+        total += gap["end"] - gap["start"]
+        bubbles.update(bubble)
+        for (step, path, cause), ns in own.items():
+            text = "/".join(name.replace("/", "\\/") for name in path)
+            charges[gap["device"], step, text, cause] += ns
+    texts = attribution.paths.texts()
+    i = found.idle
+    got = Counter()
+    columns = (i.device, i.step, i.path, i.cause, i.ns)
+    for device, step, path, cause, ns in zip(*(c.tolist() for c in columns), strict=True):
+        got[device, step, texts[path] if path >= 0 else "", Cause(cause).label] += ns
+    assert got == charges
+    assert (
+        Counter(dict(zip(s.call.tolist(), found.syncs.bubble_ns.tolist(), strict=True))) == bubbles
+    )
+    assert found.gaps.length.sum() == i.ns.sum() == total
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(wait_traces(crossing=False))
+def test_nested_ranges(trace: Trace) -> None:
+    agree(trace)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(wait_traces(crossing=True))
+def test_crossing_ranges(trace: Trace) -> None:
+    agree(trace)
