@@ -25,7 +25,17 @@ from nvprobe.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DOMAIN", "Backend", "Category", "Label", "label", "listening", "name_of", "use"]
+__all__ = [
+    "DOMAIN",
+    "Backend",
+    "Category",
+    "Label",
+    "domain",
+    "label",
+    "listening",
+    "name_of",
+    "use",
+]
 
 log = logging.getLogger("nvprobe")
 
@@ -77,12 +87,51 @@ def _domain() -> Any:
     try:
         import nvtx
 
+        attached = bool(os.environ.get("NVTX_INJECTION64_PATH"))
         domain = nvtx.get_domain(DOMAIN)
-        attributes = domain.get_event_attributes("nvprobe", None, Category.USER.value, None)
+        if not hasattr(domain, "push_range"):
+            return _OlderDomain(domain) if attached else None
+        if domain.get_event_attributes("nvprobe", None, Category.USER.value, None) is None:
+            return _unasked_domain() if attached else None
     except Exception as error:  # a broken or very old nvtx must not stop the user's program
         log.debug("no NVTX ranges: %s", error)
         return None
-    return domain if attributes is not None else None
+    return domain
+
+
+class _OlderDomain:
+    """What nvtx 0.2.12 made of a domain, for the functions of older versions (0.2.11)."""
+
+    def __init__(self, domain: Any) -> None:
+        from nvtx._lib import lib
+
+        handle = domain.handle
+        self.get_event_attributes = domain.get_event_attributes
+        self.push_range = lambda attributes: lib.push_range(attributes, handle)
+        self.pop_range = lambda: lib.pop_range(handle)
+        self.mark = lambda attributes: lib.mark(attributes, handle)
+        self.start_range = lambda attributes: lib.start_range(attributes, handle)
+        self.end_range = lib.end_range
+
+
+def _unasked_domain() -> Any:
+    """The domain where a tool is attached that does not say so.
+
+    nvtx 0.2.12 and newer ask the tool whether a domain is enabled; nsys before 2024 does not know
+    the question, and nvtx takes that for a no and drops every range. The tool listens all the
+    same: built past the question, the domain's ranges are recorded (nvtx 0.2.17, nsys 2022.4).
+    """
+    from nvtx._lib import lib
+
+    domain = object.__new__(lib.Domain)
+    domain.handle = lib.DomainHandle(DOMAIN)
+    domain.__init__(DOMAIN)
+    return domain
+
+
+def domain() -> Any:
+    """The nvtx package's own domain object, or None where nobody listens."""
+    return _live
 
 
 _live: Any = _domain()
