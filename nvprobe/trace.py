@@ -40,6 +40,8 @@ __all__ = [
     "Calls",
     "Clock",
     "Column",
+    "Counters",
+    "CudaEvents",
     "Devices",
     "Flows",
     "Frames",
@@ -51,10 +53,15 @@ __all__ = [
     "OpKind",
     "Operators",
     "Ops",
+    "OsCalls",
     "Overheads",
+    "PageFaults",
+    "PayloadFields",
     "Processes",
     "RangeSource",
     "Ranges",
+    "Samples",
+    "Schedule",
     "Source",
     "Spans",
     "Syncs",
@@ -209,10 +216,10 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True)
 class CallChains(Table):
-    """Native call stacks of CUDA calls, one row a frame, by chain and depth."""
+    """Native call stacks, one row a frame, by chain and depth."""
 
     chain: Column = column("i8")
-    """What ``Calls.callchain`` refers to."""
+    """What ``Calls.callchain`` refers to (of ``Trace.callchains``)."""
     depth: Column = column("i4")
     """0 for the innermost frame."""
     symbol: Column = column("i4")
@@ -339,6 +346,8 @@ class Syncs(Table):
     event: Column = column("i8")
     name: Column | None = column("i4", optional=True)
     """What was awaited, where the record says it (``StreamSync``, ``StreamWaitEvent``)."""
+    event_sync: Column | None = column("i8", optional=True)
+    """Leads to :class:`CudaEvents` of the same id (nsys 2025.1 and later), -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +405,102 @@ class MemoryEvents(Table):
     """Bytes in use on the device afterwards, -1 where the source does not tell."""
     reserved: Column = column("i8")
     """Bytes the caching allocator holds afterwards, -1 where the source does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters(Table):
+    """Samples of GPU metrics (``--gpu-metrics-devices``), one row a metric and instant."""
+
+    device: Column = column("i4")
+    time: Column = column("i8")
+    metric: Column = column("i4")
+    """Name as recorded, with its unit: ``SMs Active [Throughput %]``."""
+    value: Column = column("f8")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaEvents(Table):
+    """Records of CUDA events, joined to the recording call by correlation."""
+
+    process: Column = column("i4")
+    device: Column = column("i4")
+    context: Column = column("i8")
+    stream: Column = column("i8")
+    correlation: Column = column("i8")
+    event: Column = column("i8")
+    event_sync: Column = column("i8")
+    """What ``Syncs.event_sync`` leads to, -1 where the source does not tell."""
+    time: Column = column("i8")
+    """When the GPU reached the event, -1 where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class OsCalls(Table):
+    """Calls of operating system libraries (``--trace=osrt``): what a thread blocked in."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    start: Column = column("i8")
+    end: Column = column("i8")
+    name: Column = column("i4")
+    nesting: Column = column("i4")
+    stack: Column = column("i8")
+    """Chain of ``Trace.os_stacks``, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Table):
+    """Periodic samples of what threads did (``--sample``)."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    time: Column = column("i8")
+    cpu: Column = column("i4")
+    stack: Column = column("i8")
+    """Chain of ``Trace.sample_stacks``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(Table):
+    """When threads were put on a CPU and taken off it (``--cpuctxsw``)."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    time: Column = column("i8")
+    cpu: Column = column("i4")
+    running: Column = column("?")
+    """Whether the thread runs from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFaults(Table):
+    """Page faults of unified memory; the copies that follow are ops of copy kinds 11 to 13."""
+
+    process: Column = column("i4")
+    device: Column = column("i4")
+    """``NO_DEVICE`` for a fault of the CPU."""
+    start: Column = column("i8")
+    end: Column = column("i8")
+    """The start, for a fault of the CPU."""
+    address: Column = column("i8")
+    count: Column = column("i8")
+    """Faults of the same page."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadFields(Table):
+    """Fields of NVTX payload schemas; payloads themselves are only in exports with blobs."""
+
+    domain: Column = column("i8")
+    """NVTX domain id (ids are reused between processes)."""
+    schema: Column = column("i8")
+    schema_name: Column = column("i4")
+    index: Column = column("i4")
+    name: Column = column("i4")
+    type: Column = column("i8")
+    """NVTX payload entry type, or the id of another schema."""
+    offset: Column = column("i8")
+    """Bytes from the begin of the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +571,15 @@ class Trace:
     frames: Frames | None = None
     flows: Flows | None = None
     memory: MemoryEvents | None = None
+    counters: Counters | None = None
+    cuda_events: CudaEvents | None = None
+    os_calls: OsCalls | None = None
+    os_stacks: CallChains | None = None
+    samples: Samples | None = None
+    sample_stacks: CallChains | None = None
+    schedule: Schedule | None = None
+    page_faults: PageFaults | None = None
+    payload_fields: PayloadFields | None = None
     sidecar: Sidecar | None = None
     clock: Clock = Clock("single")
     domains: tuple[str, ...] = ()

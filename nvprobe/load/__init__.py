@@ -31,6 +31,10 @@ def _load(path: Path, kind: Format) -> Trace:
         from nvprobe.load.nsys_sqlite import load_nsys_sqlite
 
         return load_nsys_sqlite(path)
+    if kind is Format.NSYS_PARQUET:
+        from nvprobe.load.nsys_parquet import load_nsys_parquet
+
+        return load_nsys_parquet(path)
     if kind is Format.TORCH_TRACE:
         trace: Trace = import_module("nvprobe.load.kineto").load_kineto(path)
         return trace

@@ -11,7 +11,20 @@ import pyarrow as pa
 
 from nvprobe.load.lacks import lacks
 from nvprobe.load.nsys_callchains import read_callchains
-from nvprobe.load.nsys_frames import UNKNOWN, Frames
+from nvprobe.load.nsys_device import (
+    read_counters,
+    read_cuda_events,
+    read_memory,
+    read_page_faults,
+    read_payload_fields,
+)
+from nvprobe.load.nsys_frames import CALLCHAINS, OS_STACKS, SAMPLE_STACKS, UNKNOWN, Frames
+from nvprobe.load.nsys_host import (
+    read_library_calls,
+    read_os_calls,
+    read_samples,
+    read_schedule,
+)
 from nvprobe.load.nsys_identities import Gpus, People
 from nvprobe.load.nsys_names import Names
 from nvprobe.load.nsys_nvtx import Annotations, read_annotations
@@ -26,7 +39,18 @@ from nvprobe.load.nsys_ops import (
 from nvprobe.load.schema import LONGEST_TIME
 from nvprobe.load.strings import StringPool
 from nvprobe.load.tables import Rows, Tables
-from nvprobe.trace import NO_NAME, OPEN, Column, Devices, Processes, Source, Threads, Trace
+from nvprobe.trace import (
+    NO_NAME,
+    NO_PAYLOAD,
+    OPEN,
+    Column,
+    Devices,
+    Processes,
+    Ranges,
+    Source,
+    Threads,
+    Trace,
+)
 
 __all__ = ["assemble"]
 
@@ -43,6 +67,8 @@ def assemble(tables: Tables, source: Source) -> Trace:
     names = Names(frames, tables, pool, people.thread_names)
     strings = pool.freeze()
     noted = read_annotations(frames, people, names)
+    calls = read_calls(frames, people, names)
+    libraries = read_library_calls(frames, people, names)
     diagnostics = _diagnostics(tables.read("DIAGNOSTIC_EVENT"))
     trace = Trace(
         strings=strings,
@@ -50,16 +76,26 @@ def assemble(tables: Tables, source: Source) -> Trace:
         processes=_processes(people, pool),
         threads=_threads(people, names, noted),
         devices=Devices(id=gpus.ids, name=pool.rows(gpus.names), **gpus.limits),
-        calls=read_calls(frames, people, names),
-        callchains=read_callchains(frames, names),
+        calls=calls,
+        callchains=read_callchains(frames, names, CALLCHAINS),
         ops=read_ops(frames, people, gpus, names),
         geometry=read_geometry(frames),
-        ranges=noted.ranges,
+        ranges=_joined_ranges(noted.ranges, libraries),
         spans=noted.spans,
         marks=noted.marks,
         syncs=read_syncs(frames, people, gpus),
         graph_nodes=read_graph_nodes(frames, people),
         overheads=read_overheads(frames, people, names),
+        memory=read_memory(frames, people, gpus, calls),
+        counters=read_counters(frames, gpus, names, tables),
+        cuda_events=read_cuda_events(frames, people, gpus),
+        os_calls=read_os_calls(frames, people, names),
+        os_stacks=read_callchains(frames, names, OS_STACKS),
+        samples=read_samples(frames, people),
+        sample_stacks=read_callchains(frames, names, SAMPLE_STACKS),
+        schedule=read_schedule(frames, people),
+        page_faults=read_page_faults(frames, people, gpus),
+        payload_fields=read_payload_fields(tables, names),
         domains=_texts(strings, noted.domains),
         diagnostics=diagnostics,
         origin_ns=_first(tables.read("TARGET_INFO_SESSION_START_TIME"), "utcEpochNs"),
@@ -71,12 +107,29 @@ def assemble(tables: Tables, source: Source) -> Trace:
     return dataclasses.replace(trace, missing=lacks(trace))
 
 
+def _joined_ranges(noted: Ranges | None, libraries: list[Ranges]) -> Ranges | None:
+    """Annotations, and the calls of traced libraries after them."""
+    if not libraries:
+        return noted
+    parts = [part for part in (noted, *libraries) if part is not None]
+    columns = {}
+    for spec in dataclasses.fields(Ranges):
+        values = [getattr(part, spec.name) for part in parts]
+        if spec.name == "payload" and any(value is not None for value in values):
+            values = [
+                np.full(len(part), NO_PAYLOAD, np.int64) if value is None else value
+                for part, value in zip(parts, values, strict=True)
+            ]
+        columns[spec.name] = None if values[0] is None else np.concatenate(values)
+    return Ranges(**columns)  # type: ignore[arg-type]
+
+
 def _processes(people: People, pool: StringPool) -> Processes:
     return Processes(
         key=people.keys,
         pid=people.pids,
         name=pool.rows(people.process_names),
-        rank=np.full(len(people.keys), -1),
+        rank=people.ranks,
     )
 
 

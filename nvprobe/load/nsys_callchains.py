@@ -1,23 +1,23 @@
-"""The native call stacks that nsys records with ``--cudabacktrace``."""
+"""Native call stacks of nsys: of CUDA calls, of operating system calls, of samples."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.load.nsys_frames import CALLCHAINS, Frames
+from nvprobe.load.nsys_frames import Frames
 from nvprobe.load.nsys_names import Names
 from nvprobe.trace import CallChains
 
 __all__ = ["read_callchains"]
 
 
-def read_callchains(frames: Frames, names: Names) -> CallChains | None:
-    """All stacks of CUDA calls; ``None`` where the export has none."""
-    rows = frames.rows.get(CALLCHAINS)
+def read_callchains(frames: Frames, names: Names, table: str) -> CallChains | None:
+    """All stacks of a table of call chains; ``None`` where the export lacks it."""
+    rows = frames.rows.get(table)
     if rows is None:
         return None
     chain, depth = rows.ints("id", -1), rows.ints("stackDepth", -1)
     order = np.lexsort((depth, chain))
     return CallChains(
-        chain=chain[order], depth=depth[order], symbol=names.column(CALLCHAINS, "symbol")[order]
+        chain=chain[order], depth=depth[order], symbol=names.column(table, "symbol")[order]
     )

@@ -6,12 +6,33 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nvprobe.load.schema import LONGEST_TIME
+from nvprobe.load.schema import LIBRARIES, LONGEST_TIME
 from nvprobe.load.strings import distinct
 from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import Column
 
-__all__ = ["CALLCHAINS", "CALLS", "KERNELS", "OPS", "OVERHEADS", "UNKNOWN", "Encoded", "Frames"]
+__all__ = [
+    "CALLCHAINS",
+    "CALLS",
+    "CPU_FAULTS",
+    "CUDA_EVENTS",
+    "GPU_FAULTS",
+    "KERNELS",
+    "MEMORY",
+    "METRICS",
+    "OPS",
+    "OS_CALLS",
+    "OS_STACKS",
+    "OVERHEADS",
+    "SAMPLES",
+    "SAMPLE_STACKS",
+    "SCHEDULE",
+    "SYNCS",
+    "UNKNOWN",
+    "Encoded",
+    "Frames",
+    "possible",
+]
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 OPS = (
@@ -21,10 +42,26 @@ OPS = (
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
 CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
-CALLCHAINS = "CUDA_CALLCHAINS"
+SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+CUDA_EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
-_TIMED = (*CALLS, *OVERHEADS, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
-_STARTED = ("NVTX_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+CALLCHAINS = "CUDA_CALLCHAINS"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+METRICS = "GPU_METRICS"
+CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+OS_CALLS, OS_STACKS = "OSRT_API", "OSRT_CALLCHAINS"
+SAMPLES, SAMPLE_STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+SCHEDULE = "SCHED_EVENTS"
+
+_TIMES_OF = (
+    *((table, ()) for table in (*OPS, CALLCHAINS, OS_STACKS, SAMPLE_STACKS, CUDA_EVENTS)),
+    *((table, ("start", "end")) for table in (*CALLS, *OVERHEADS, SYNCS, OS_CALLS, GPU_FAULTS)),
+    *((table, ("start",)) for table in ("NVTX_EVENTS", *LIBRARIES)),
+    *((table, ("start",)) for table in ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")),
+    *((table, ("start",)) for table in (SAMPLES, SCHEDULE, MEMORY, CPU_FAULTS)),
+    (METRICS, ("timestamp",)),
+)
+"""Every event table, and the times without which its rows cannot be placed."""
 
 UNKNOWN = int(np.iinfo(np.int64).min)
 """Stands for NULL in columns of identifiers."""
@@ -45,12 +82,10 @@ class Frames:
     def read(cls, tables: Tables) -> Frames:
         """Read every event table that the export has."""
         frames = cls({})
-        for table in (*OPS, CALLCHAINS):
-            frames._keep(table, tables.read(table))
-        for table in _TIMED:
-            frames._keep(table, frames._placed(table, tables.read(table), ("start", "end")))
-        for table in _STARTED:
-            frames._keep(table, frames._placed(table, tables.read(table), ("start",)))
+        for table, times in _TIMES_OF:
+            rows = frames._placed(table, tables.read(table), times)
+            if rows is not None:
+                frames.rows[table] = rows
         return frames
 
     def get(self, *tables: str) -> list[tuple[str, Rows]]:
@@ -64,14 +99,10 @@ class Frames:
             self._encoded[key] = distinct(self.rows[table].ints(column, UNKNOWN))
         return self._encoded[key]
 
-    def _keep(self, table: str, rows: Rows | None) -> None:
-        if rows is not None:
-            self.rows[table] = rows
-
     def _placed(self, table: str, rows: Rows | None, times: tuple[str, ...]) -> Rows | None:
         """Without the rows that have no time, or one that cannot be."""
-        if rows is None:
-            return None
+        if rows is None or not times:
+            return rows
         good = np.ones(len(rows), bool)
         for column in times:
             good &= possible(rows.ints(column, UNKNOWN))

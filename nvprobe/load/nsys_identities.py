@@ -8,12 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.load.nsys_frames import CALLS, OPS, OVERHEADS, UNKNOWN, Frames
+from nvprobe.load.nsys_frames import (
+    CALLS,
+    CPU_FAULTS,
+    CUDA_EVENTS,
+    GPU_FAULTS,
+    MEMORY,
+    METRICS,
+    OPS,
+    OS_CALLS,
+    OVERHEADS,
+    SAMPLES,
+    SCHEDULE,
+    SYNCS,
+    UNKNOWN,
+    Frames,
+)
+from nvprobe.load.schema import LIBRARIES
 from nvprobe.load.strings import Handle, StringPool
 from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import NO_DEVICE, Column
 
-__all__ = ["Gpus", "People"]
+__all__ = ["Gpus", "People", "metric_devices"]
 
 _TID_BITS = 24
 _TID_MASK = (1 << _TID_BITS) - 1
@@ -24,8 +40,10 @@ _THREADED = (
     ("NVTX_EVENTS", "endGlobalTid"),
     ("CUDA_GRAPH_NODE_EVENTS", "globalTid"),
     ("CUDA_GRAPH_EVENTS", "globalTid"),
+    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, SCHEDULE)),
 )
-_PROCESSED = (*OPS, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+_DEVICED = (*OPS, SYNCS, CUDA_EVENTS, MEMORY, GPU_FAULTS)
+_PROCESSED = (*_DEVICED, CPU_FAULTS)
 
 
 def process_key(global_id: Column) -> Column:
@@ -40,6 +58,8 @@ class People:
     keys: Column
     pids: Column
     process_names: Handle
+    ranks: Column
+    """MPI rank of each process, -1 where it has none."""
     tids: Column
     thread_process: Column
     thread_names: Column
@@ -72,6 +92,7 @@ class People:
             keys=keys,
             pids=pid,
             process_names=pool.add(names),
+            ranks=_ranks(keys, tables.read("MPI_RANKS")),
             tids=tids,
             thread_process=_place(keys, process_key(tids)),
             thread_names=_last(tids, named),
@@ -128,6 +149,15 @@ def _describe(keys: Column, listed: Rows | None) -> tuple[Column, pa.Array]:
     return pids, pa.array(names, pa.string())
 
 
+def _ranks(keys: Column, ranked: Rows | None) -> Column:
+    """The MPI rank that a thread of each process told."""
+    ranks = np.full(len(keys), -1, np.int64)
+    if ranked is not None:
+        rows = _place(keys, process_key(ranked.ints("globalTid", UNKNOWN)))
+        ranks[rows[rows >= 0]] = ranked.ints("rank", -1)[rows >= 0]
+    return ranks
+
+
 def _last(tids: Column, named: Rows | None) -> Column:
     """String id of the last name each thread was given."""
     ids = np.full(len(tids), UNKNOWN, np.int64)
@@ -176,7 +206,7 @@ class Gpus:
             ordinals.get((pid, ordinal), ordinal)
             for pid, ordinal in _used(people)
             if ordinal != UNKNOWN
-        }
+        } | _sampled(people.frames)
         known: dict[int, dict[str, object]] = {}
         for device, facts in (item for table in reversed(described) for item in table.items()):
             known.setdefault(device, {}).update(facts)
@@ -212,9 +242,7 @@ class Gpus:
 def _used(people: People) -> set[tuple[int, int]]:
     """(pid, ordinal) pairs that events name; pids and ordinals are few."""
     pairs: set[tuple[int, int]] = set()
-    for table in _PROCESSED:
-        if table not in people.frames.rows:
-            continue
+    for table, _ in people.frames.get(*_DEVICED):
         devices, codes = people.frames.encoded(table, "deviceId")
         if not len(devices):
             continue
@@ -223,6 +251,18 @@ def _used(people: People) -> set[tuple[int, int]]:
             row, place = divmod(pair, len(devices))
             pairs.add((int(people.pids[row]) if row >= 0 else -1, int(devices[place])))
     return pairs
+
+
+def metric_devices(types: Column) -> Column:
+    """Physical GPU of each metric type: its lowest byte."""
+    devices: Column = types & 0xFF
+    return devices
+
+
+def _sampled(frames: Frames) -> set[int]:
+    """GPUs whose metrics were sampled."""
+    types = frames.encoded(METRICS, "typeId")[0] if METRICS in frames.rows else np.empty(0, int)
+    return set(metric_devices(types).tolist())
 
 
 def _ordinals(

@@ -6,10 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.load.nsys_frames import CALLCHAINS, CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames
-from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES
+from nvprobe.load.nsys_frames import (
+    CALLCHAINS,
+    CALLS,
+    KERNELS,
+    OS_CALLS,
+    OS_STACKS,
+    OVERHEADS,
+    SAMPLE_STACKS,
+    UNKNOWN,
+    Frames,
+)
+from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES, LIBRARIES
 from nvprobe.load.strings import Handle, StringPool
-from nvprobe.load.tables import Tables
+from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import NO_NAME, Column
 
 __all__ = ["UNNAMED", "Names"]
@@ -22,7 +32,9 @@ _REFERENCES = (
     (KERNELS, "shortName"),
     *((table, "nameId") for table in (*CALLS, *OVERHEADS)),
     ("NVTX_EVENTS", "textId"),
-    (CALLCHAINS, "symbol"),
+    *((table, "symbol") for table in (CALLCHAINS, OS_STACKS, SAMPLE_STACKS)),
+    (OS_CALLS, "nameId"),
+    *((table, column) for table in LIBRARIES for column in ("nameId", "textId")),
 )
 
 
@@ -46,8 +58,11 @@ class Names:
         texts = tables.strings(self._ids)
         self._texts = pool.add(texts)
         self._calls = pool.add(self._clean(texts))
-        nvtx = frames.rows.get("NVTX_EVENTS")
-        self._inline = pool.add(nvtx.texts("text") if nvtx else pa.array([], pa.string()))
+        self._inline = _texts_of(frames.rows.get("NVTX_EVENTS"), "text", pool)
+        self._libraries = pool.add(pa.array(list(LIBRARIES.values())))
+        self._metrics = _texts_of(tables.read("TARGET_INFO_GPU_METRICS"), "metricName", pool)
+        self._schemas = _texts_of(tables.read("NVTX_PAYLOAD_SCHEMAS"), "name", pool)
+        self._fields = _texts_of(tables.read("NVTX_PAYLOAD_SCHEMA_ENTRIES"), "name", pool)
         self._graphs = pool.add(_graph_names(frames))
         self._literals = pool.add(pa.array([UNNAMED, "Memset", "Memcpy", *COPY_NAMES.values()]))
 
@@ -83,6 +98,25 @@ class Names:
         """int32 string rows of the names of whole-graph records."""
         return self._pool.rows(self._graphs)[self._frames.encoded(*_GRAPHS)[1]]
 
+    def library(self, table: str) -> int:
+        """String row of the domain that calls of a library table are given."""
+        return int(self._pool.rows(self._libraries)[list(LIBRARIES).index(table)])
+
+    @property
+    def metrics(self) -> Column:
+        """int32 string rows of ``TARGET_INFO_GPU_METRICS``, row by row."""
+        return self._pool.rows(self._metrics)
+
+    @property
+    def payload_schemas(self) -> Column:
+        """int32 string rows of ``NVTX_PAYLOAD_SCHEMAS``, row by row."""
+        return self._pool.rows(self._schemas)
+
+    @property
+    def payload_fields(self) -> Column:
+        """int32 string rows of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, row by row."""
+        return self._pool.rows(self._fields)
+
     @property
     def memset(self) -> int:
         """String row of the name of a memset."""
@@ -108,6 +142,11 @@ class Names:
         place = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         rows = self._pool.rows(texts)[place]
         return np.where(self._ids[place] == ids, rows, NO_NAME).astype(np.int32, copy=False)
+
+
+def _texts_of(rows: Rows | None, column: str, pool: StringPool) -> Handle:
+    """Keep a column of inline texts, of no rows where the table is absent."""
+    return pool.add(pa.array([], pa.string()) if rows is None else rows.texts(column))
 
 
 def _graph_names(frames: Frames) -> pa.StringArray:

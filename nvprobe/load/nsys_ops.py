@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.load.nsys_frames import CALLS, KERNELS, OVERHEADS, UNKNOWN, Frames, possible
+from nvprobe.load.nsys_frames import CALLS, KERNELS, OVERHEADS, SYNCS, UNKNOWN, Frames, possible
 from nvprobe.load.nsys_identities import Gpus, People
 from nvprobe.load.nsys_names import Names
 from nvprobe.load.tables import Rows
@@ -155,21 +155,21 @@ def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
 
 def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs | None:
     """Synchronisation records of CUPTI. Their type is left alone: its numbers differ by version."""
-    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-    rows = frames.rows.get(table)
+    rows = frames.rows.get(SYNCS)
     if rows is None:
         return None
-    process = people.process(table)
+    process = people.process(SYNCS)
     stream = rows.ints("streamId", -1)
     return Syncs(
         process=process,
-        device=gpus.device(table, process),
+        device=gpus.device(SYNCS, process),
         context=rows.ints("contextId", -1),
         stream=np.where(stream == _NO_STREAM, -1, stream),
         correlation=rows.ints("correlationId", 0),
         start=rows.ints("start", 0),
         end=rows.ints("end", 0),
         event=rows.ints("eventId", -1),
+        event_sync=rows.ints("eventSyncId", -1) if rows.has("eventSyncId") else None,
     )
 
 

@@ -19,13 +19,12 @@ from urllib.parse import quote
 
 import adbc_driver_manager
 import adbc_driver_sqlite
-import numpy as np
 import pyarrow as pa
 
 from nvprobe.load.faults import EXPORT_AGAIN, printable, unusable
 from nvprobe.load.nsys import assemble
 from nvprobe.load.schema import COLUMNS, MARKERS, is_text, table_named
-from nvprobe.load.tables import Rows, declared_type, valid_texts
+from nvprobe.load.tables import Rows, declared_type, texts_of, valid_texts
 from nvprobe.trace import Column, Source, Trace
 
 __all__ = ["SqliteTables", "load_nsys_sqlite", "opened"]
@@ -175,11 +174,11 @@ class SqliteTables:
         if not columns:
             return self._query(f"SELECT count(*) {source}").select([])
         plain = self._query(f"SELECT {', '.join(map(_identifier, columns))} {source}")
-        unfit = {c for c in columns if not _fits(plain.column(c).type, c)}
+        unfit = {c for c in columns if plain.column(c).type != declared_type(table, c)}
         if any(plain.column(c).null_count < len(plain) for c in unfit):
-            wanted = ", ".join(_cast(c) if c in unfit else _identifier(c) for c in columns)
+            wanted = ", ".join(_cast(table, c) if c in unfit else _identifier(c) for c in columns)
             plain = self._query(f"SELECT {wanted} {source}")
-        return _declared(plain)
+        return _declared(table, plain)
 
     def _query(self, sql: str) -> pa.Table:
         """Run one statement: by adbc, else (what it cannot read) by sqlite3."""
@@ -216,25 +215,21 @@ def _array(values: tuple[Any, ...]) -> pa.Array:
     return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
-def _fits(kind: pa.DataType, column: str) -> bool:
-    return bool(pa.types.is_string(kind) if is_text(column) else pa.types.is_int64(kind))
-
-
-def _declared(table: pa.Table) -> pa.Table:
+def _declared(table: str, read: pa.Table) -> pa.Table:
     """Every column in its declared type; a column without values arrives as int64."""
     out = {}
-    for name in table.column_names:
-        values, kind = table.column(name), declared_type(name)
+    for name in read.column_names:
+        values, kind = read.column(name), declared_type(table, name)
         if values.type != kind:
-            values = pa.chunked_array([pa.nulls(len(table), kind)])
-        out[name] = valid_texts(values) if is_text(name) else values
+            values = pa.chunked_array([pa.nulls(len(read), kind)])
+        out[name] = valid_texts(values) if is_text(table, name) else values
     return pa.table(out)
 
 
-def _cast(column: str) -> str:
+def _cast(table: str, column: str) -> str:
     """SQL that yields the declared type of a column, NULL for a value that is something else."""
     name = _identifier(column)
-    if is_text(column):
+    if is_text(table, column):
         return f"CAST({name} AS TEXT) AS {name}"
     number = f"typeof({name}) IN ('integer', 'real')"
     return f"CASE WHEN {number} THEN CAST({name} AS INTEGER) END AS {name}"
@@ -246,16 +241,3 @@ def _identifier(name: str) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def texts_of(ids: Column, rows: Rows) -> pa.StringArray:
-    """The texts of sorted, unique ``ids`` from the rows of a string table (in any order)."""
-    known, texts = rows.ints("id", null=-1), rows.texts("value")
-    if not len(known):
-        return pa.nulls(len(ids), pa.string())
-    order = None if bool((known[1:] > known[:-1]).all()) else np.argsort(known, kind="stable")
-    ordered = known if order is None else known[order]
-    place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-    found = ordered[place] == ids
-    row = place if order is None else order[place]
-    return texts.take(pa.array(row, mask=~found))

@@ -15,6 +15,7 @@ __all__ = [
     "CALL_SUFFIXES",
     "COLUMNS",
     "COPY_NAMES",
+    "LIBRARIES",
     "LONGEST_TIME",
     "MARKERS",
     "Event",
@@ -25,6 +26,19 @@ __all__ = [
 _TIMES = "start end"
 _OP = f"{_TIMES} deviceId contextId streamId correlationId globalPid"
 
+LIBRARIES = {
+    "CUBLAS_EVENTS": "cuBLAS",
+    "CUDNN_EVENTS": "cuDNN",
+    "MPI_COLLECTIVES_EVENTS": "MPI",
+    "MPI_P2P_EVENTS": "MPI",
+    "MPI_START_WAIT_EVENTS": "MPI",
+    "MPI_OTHER_EVENTS": "MPI",
+    "UCP_EVENTS": "UCX",
+    "UCP_SUBMIT_EVENTS": "UCX",
+    "UCP_PROGRESS_EVENTS": "UCX",
+}
+"""Tables of calls of a traced library: they become ranges in a domain of this name."""
+
 COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OP} demangledName shortName graphNodeId gridX gridY gridZ "
     "blockX blockY blockZ registersPerThread staticSharedMemory dynamicSharedMemory",
@@ -34,13 +48,30 @@ COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": f"{_TIMES} globalTid correlationId nameId callchainId",
     "CUPTI_ACTIVITY_KIND_DRIVER": f"{_TIMES} globalTid correlationId nameId callchainId",
     "CUDA_CALLCHAINS": "id symbol stackDepth",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OP} eventId",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OP} eventId eventSyncId",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp deviceId contextId streamId correlationId "
+    "globalPid eventId eventSyncId",
     "NVTX_EVENTS": f"{_TIMES} eventType category text globalTid endGlobalTid textId domainId "
     "int64Value uint64Value int32Value uint32Value",
     "CUDA_GRAPH_NODE_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
     "CUDA_GRAPH_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
     "PROFILER_OVERHEAD": f"{_TIMES} globalTid nameId",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": f"{_TIMES} globalTid nameId",
+    **dict.fromkeys(LIBRARIES, f"{_TIMES} globalTid nameId textId"),
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start globalPid deviceId address bytes memKind "
+    "memoryOperationType correlationId",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "start globalPid address",
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": f"{_TIMES} globalPid deviceId address numberOfPageFaults",
+    "GPU_METRICS": "timestamp typeId metricId value",
+    "TARGET_INFO_GPU_METRICS": "typeId metricId metricName",
+    "OSRT_API": f"{_TIMES} globalTid nameId nestingLevel callchainId",
+    "OSRT_CALLCHAINS": "id symbol stackDepth",
+    "COMPOSITE_EVENTS": "id start cpu globalTid",
+    "SAMPLING_CALLCHAINS": "id symbol stackDepth",
+    "SCHED_EVENTS": "start cpu isSchedIn globalTid",
+    "NVTX_PAYLOAD_SCHEMAS": "domainId schemaId name",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId schemaId idx name type offset",
+    "MPI_RANKS": "globalTid rank",
     "StringIds": "id value",
     "ThreadNames": "nameId globalTid",
     "PROCESSES": "globalPid pid name",
@@ -60,7 +91,8 @@ COLUMNS: dict[str, str] = {
 }
 """What is read of each table. A table may carry a suffix ``_V2``, ``_V3``, … of its layout."""
 
-_TEXTS = frozenset({"text", "value", "name", "busLocation", "pciBusId"})
+_TEXTS = frozenset({"text", "value", "name", "busLocation", "pciBusId", "metricName"})
+_NUMBERS = frozenset({("GPU_METRICS", "value")})
 
 MARKERS = frozenset({"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"})
 """A database with none of these was not written by ``nsys export``."""
@@ -108,9 +140,9 @@ CALL_SUFFIXES = r"(?:_v\d+|_ptsz|_ptds)+$"
 _LAYOUT = re.compile(r"_V(\d+)")
 
 
-def is_text(column: str) -> bool:
+def is_text(table: str, column: str) -> bool:
     """Whether a column holds text; all others hold integers."""
-    return column in _TEXTS
+    return column in _TEXTS and (table, column) not in _NUMBERS
 
 
 def table_named(wanted: str, present: Iterable[str]) -> str | None:

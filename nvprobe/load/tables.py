@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nvprobe.load.schema import is_text
 from nvprobe.trace import Column
 
-__all__ = ["Rows", "Tables", "declared_type", "valid_texts"]
+__all__ = ["Rows", "Tables", "declared_type", "texts_of", "valid_texts"]
 
 
 class Tables(Protocol):
@@ -65,9 +65,9 @@ class Rows:
         return self if bool(mask.all()) else Rows(self.table.filter(pa.array(mask)))
 
 
-def declared_type(column: str) -> pa.DataType:
+def declared_type(table: str, column: str) -> pa.DataType:
     """The Arrow type a column is read as."""
-    return pa.string() if is_text(column) else pa.int64()
+    return pa.string() if is_text(table, column) else pa.int64()
 
 
 def valid_texts(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -79,3 +79,16 @@ def valid_texts(texts: pa.ChunkedArray) -> pa.ChunkedArray:
         repaired = [None if text is None else text.decode("utf-8", "replace") for text in raw]
         return pa.chunked_array([pa.array(repaired, pa.string())])
     return texts
+
+
+def texts_of(ids: Column, rows: Rows) -> pa.StringArray:
+    """The texts of sorted, unique ``ids`` from the rows of a string table (in any order)."""
+    known, texts = rows.ints("id", null=-1), rows.texts("value")
+    if not len(known):
+        return pa.nulls(len(ids), pa.string())
+    order = None if bool((known[1:] > known[:-1]).all()) else np.argsort(known, kind="stable")
+    ordered = known if order is None else known[order]
+    place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    found = ordered[place] == ids
+    row = place if order is None else order[place]
+    return texts.take(pa.array(row, mask=~found))
