@@ -160,7 +160,7 @@ def export(
     argv = [os.fspath(nsys.path), "export", "--type", kind, "--force-overwrite", "true"]
     argv += ["--output", os.fspath(output), os.fspath(report)]
     log = _ask(argv, timeout_s)
-    if not output.exists():
+    if not output.exists() or not output.stat().st_size:
         raise ToolError(f"nsys export wrote no {output.name} from {report.name}: {_last_line(log)}")
     return output
 

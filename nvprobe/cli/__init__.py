@@ -23,11 +23,13 @@ from nvprobe.version import __version__
 __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
+    "launch": ("nvprobe.cli.launch", "Run a program under nsys or torch.profiler, and analyse it."),
     "analyze": ("nvprobe.cli.analyze", "Say where the GPU time of a capture goes, and why."),
     "demo": (
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",
     ),
+    "doctor": ("nvprobe.cli.doctor", "Check nsys, nvtx, torch, driver and permissions."),
 }
 """Name of each command: the module with its ``command``, and its one line in ``--help``."""
 

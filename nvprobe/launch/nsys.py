@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.nsys import Nsys
@@ -17,9 +18,9 @@ from nvprobe.nsys import Nsys
 __all__ = ["WINDOW_RANGE", "Trigger", "profile_argv", "trigger_for"]
 
 WINDOW_RANGE = "nvprobe.window"
-"""Name of the NVTX range (default domain) that opens the window where CUDA cannot."""
+"""Name of the NVTX range (domain ``nvprobe``) that opens the window where CUDA cannot."""
 
-Trigger = str
+Trigger = Literal["none", "cuda", "nvtx"]
 """``cuda`` (cudaProfilerStart), ``nvtx`` (a range named `WINDOW_RANGE`) or ``none``."""
 
 
@@ -94,7 +95,7 @@ def _window(flags: _Flags, options: LaunchOptions, trigger: Trigger) -> None:
         flags.add("--capture-range", "cudaProfilerApi")
     elif trigger == "nvtx":
         flags.add("--capture-range", "nvtx")
-        flags.add("--nvtx-capture", WINDOW_RANGE)
+        flags.add("--nvtx-capture", f"{WINDOW_RANGE}@nvprobe")
     if trigger != "none":  # the default end of a capture range terminates the application
         flags.add("--capture-range-end", "stop")
     if window.delay_s:

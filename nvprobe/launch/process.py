@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Literal
 from nvprobe.launch import child, proc
 from nvprobe.launch.options import Timeouts
 
-__all__ = ["LOG", "Ending", "Trouble", "run_alone", "run_under_nsys"]
+__all__ = ["LOG", "Ending", "Trouble", "disk_full", "run_alone", "run_under_nsys"]
 
 Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "died"]
 
@@ -35,6 +36,8 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _POLL_S = 0.1
 _GENTLE_S = 10.0
 """How long nsys gets after SIGINT, and again after SIGTERM, to write what it has."""
+_FULL_DISK_S = 5.0
+_FULL_BELOW = 2**20
 _IDLE_SHARE = 0.02
 """nsys that uses less of a CPU than this, and writes nothing, makes no progress."""
 
@@ -198,8 +201,11 @@ class _Watch:
         while self.nsys.poll() is None:
             self.pass_signal()
             window = time.monotonic() - since
-            stuck = window > self.timeouts.finish_s
-            if window > min(5.0, self.timeouts.finish_s) and self.moved(seen, window):
+            patience = self.timeouts.finish_s
+            if disk_full(self.fallback.parent):  # nsys then waits for ever
+                patience = min(patience, _FULL_DISK_S)
+            stuck = window > patience
+            if window > min(5.0, patience) and self.moved(seen, window):
                 seen, since = self.progress(), time.monotonic()
             elif stuck or self.interrupts > before:
                 self.stop_nsys()
@@ -283,6 +289,14 @@ class _Watch:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+
+def disk_full(folder: Path) -> bool:
+    """Whether a folder's file system has no room left, or cannot be asked."""
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW
+    except OSError:
+        return False
 
 
 def _is_of_nsys(program: Path | None) -> bool:

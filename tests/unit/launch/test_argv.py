@@ -58,7 +58,10 @@ def test_steps_open_the_window_with_cuda_or_else_with_a_range() -> None:
     cuda, _ = flags(NEW, options)
     assert cuda["--capture-range"] == "cudaProfilerApi"
     ranges, _ = flags(NEW, options, cuda=False)
-    assert (ranges["--capture-range"], ranges["--nvtx-capture"]) == ("nvtx", WINDOW_RANGE)
+    assert (ranges["--capture-range"], ranges["--nvtx-capture"]) == (
+        "nvtx",
+        f"{WINDOW_RANGE}@nvprobe",
+    )
     for named in (cuda, ranges):
         assert named["--capture-range-end"] == "stop", "the default terminates the program"
 

@@ -1,0 +1,201 @@
+"""``nvprobe launch``: run a program under nsys or torch.profiler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nvprobe.cli.settings import Settings, common_options
+
+if TYPE_CHECKING:
+    from nvprobe.launch.options import LaunchOptions
+    from nvprobe.launch.run import Outcome
+
+__all__ = ["command"]
+
+
+_ONCE = frozenset({"--", "--dry-run", "--json"})
+"""Words for the launch of a job, not for the launch of each rank."""
+
+
+class _OptionsBeforeProgram(click.Command):
+    """Options end at the program; the words before it are kept for the ranks of a job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words that are nvprobe's own."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        program = ctx.params.get("program", ())
+        own = given[: len(given) - len(program)]
+        ctx.meta["nvprobe.words"] = [word for word in own if word not in _ONCE]
+        return rest
+
+
+@click.command(
+    name="launch",
+    cls=_OptionsBeforeProgram,
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: nvprobe launch --steps 10:15 train.py --lr 1e-3",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENTS]...")
+@click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as after python -m.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Folder of the run.  [default: a new one in nvprobe-runs]",
+)
+@click.option("-f", "--force", is_flag=True, help="Replace an earlier run in FOLDER.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands and run nothing.")
+@click.option("--no-analyze", is_flag=True, help="Capture only.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "nsys", "torch"]),
+    default="auto",
+    show_default=True,
+    help="Who records; auto takes nsys where it is installed.",
+)
+@click.option("--steps", metavar="FIRST:LAST", help="Record these steps only (LAST excluded).")
+@click.option(
+    "--warmup", type=click.IntRange(0), default=0, help="Steps left out before anything counts."
+)
+@click.option("--delay", type=click.FloatRange(0), default=0.0, help="Seconds before recording.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Seconds to record.")
+@click.option(
+    "--annotate",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Write ranges for steps, modules, phases and graphs.",
+)
+@click.option("--depth", type=click.IntRange(0), help="Annotate modules down to this depth.")
+@click.option("--modules", multiple=True, metavar="GLOB", help="Annotate modules with such names.")
+@click.option(
+    "--kernels-in-graphs/--graphs-whole",
+    default=True,
+    help="Record each kernel of a CUDA graph (slower), or the graph as one.",
+)
+@click.option("--gpu-metrics", is_flag=True, help="Sample GPU counters at 20 kHz (large files).")
+@click.option(
+    "--sync-lines/--no-sync-lines",
+    default=True,
+    help="Find the source lines of implicit synchronisations (no measurable cost).",
+)
+@click.option("--call-chains", is_flag=True, help="Native stacks of synchronising calls (slow).")
+@click.option("--python-backtraces", is_flag=True, help="Python stacks of CUDA calls (slow).")
+@click.option("--memory-usage", is_flag=True, help="Record GPU allocations (slower).")
+@click.option("--os-calls", is_flag=True, help="Record operating system calls (large files).")
+@click.option(
+    "--with-torch-trace",
+    is_flag=True,
+    help="Record operators with torch.profiler beside nsys (2 to 3 times slower steps).",
+)
+@click.option(
+    "--measure-overhead", is_flag=True, help="Time steps before the window against those in it."
+)
+@click.option("--nsys-arg", multiple=True, metavar="ARG", help="Passed to nsys profile.")
+@click.option(
+    "--export",
+    "export_kind",
+    type=click.Choice(["auto", "sqlite", "parquet"]),
+    default="auto",
+    help="What nsys exports for the analysis.",
+)
+@click.option("--ranks", metavar="LIST", help="Profile these ranks of a job only, as in 0,8-11.")
+@click.option(
+    "--nsys-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds without progress after the program's end before nsys is stopped.",
+)
+@click.option(
+    "--nsys-start-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds for nsys to start the program.",
+)
+@click.option("--in-job", is_flag=True, hidden=True, help="One rank of a job nvprobe started.")
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, program: tuple[str, ...], **given: Any) -> None:
+    """Run a program under nsys or torch.profiler, and analyse it.
+
+    PROGRAM is a script, a command, or a launcher of ranks such as torchrun. Its arguments, input,
+    output, signals and exit code pass through untouched.
+    It runs instrumented: steps, phases, modules and graphs become ranges.
+    """
+    from nvprobe.launch.run import dry_run, launch
+
+    settings = ctx.ensure_object(Settings)
+    options = _options(settings, given)
+    words, module = ctx.meta["nvprobe.words"], bool(given["module"])
+    if given["dry_run"]:
+        click.echo(dry_run(program, options, module=module, inner_words=words))
+        return
+    outcome = launch(
+        program, options, module=module, inner_words=words, in_job=bool(given["in_job"])
+    )
+    _tell(settings, outcome)
+    ctx.exit(outcome.code)
+
+
+def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
+    """The command line as plain values."""
+    from nvprobe.errors import UsageError
+    from nvprobe.launch.options import (
+        LaunchOptions,
+        Timeouts,
+        Window,
+        parse_ranks,
+        parse_steps,
+    )
+
+    steps = given["steps"]
+    if steps and (given["delay"] or given["duration"] is not None):
+        raise UsageError("--steps and --delay/--duration are two windows: give one of them")
+    window = (
+        Window(*parse_steps(steps))
+        if steps
+        else Window(delay_s=given["delay"], duration_s=given["duration"])
+    )
+    same = (
+        "output force backend warmup depth modules kernels_in_graphs gpu_metrics sync_lines "
+        "call_chains python_backtraces memory_usage os_calls with_torch_trace measure_overhead "
+        "export_kind"
+    )
+    return LaunchOptions(
+        **{name: given[name] for name in same.split()},
+        window=window,
+        annotate=given["annotate"] == "auto",
+        nsys_args=given["nsys_arg"],
+        ranks=parse_ranks(given["ranks"]) if given["ranks"] else None,
+        analyze=not given["no_analyze"],
+        quiet=settings.quiet or settings.as_json,
+        verbose=max(settings.verbosity, 0),
+        timeouts=Timeouts(given["nsys_start_timeout"], given["nsys_timeout"]),
+    )
+
+
+def _tell(settings: Settings, outcome: Outcome) -> None:
+    """Notes, then what was written and what to do with it; stdout stays the program's."""
+    for note in outcome.notes:
+        settings.note(f"nvprobe: {note}")
+    if outcome.problem:
+        click.echo(f"nvprobe: {outcome.problem}", err=True)
+    if settings.as_json:
+        run = outcome.folder / "run.json"
+        click.echo(
+            run.read_text("utf-8") if run.exists() else json.dumps({"exit_code": outcome.code})
+        )
+        return
+    names = ", ".join(file.name for file in outcome.files if not file.name.startswith("sidecar"))
+    settings.note(f"Wrote {outcome.folder}" + (f" ({names})" if names else ""))
+    if names:
+        many = outcome.files[0].is_dir() and outcome.files[0].name.startswith(("rank", "process"))
+        settings.note(f"next: nvprobe {'ranks' if many else 'analyze'} {outcome.folder}")

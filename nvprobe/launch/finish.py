@@ -1,0 +1,127 @@
+"""After the capture: see whether ranges and GPU work were recorded, and what they say.
+
+Training images often lack pandas and pyarrow: there the capture is kept, and the note says how to
+analyse it elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nvprobe.errors import NvprobeError
+from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.plan import Plan
+
+__all__ = ["ANALYSIS_LIBRARIES", "analyse_run", "annotation_note", "check_capture"]
+
+DOMAIN = "nvprobe"
+"""The NVTX domain that all annotations are written into."""
+
+ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec")
+
+
+def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
+    """One line for each thing that should have been recorded and was not."""
+    try:
+        from nvprobe.load import load
+
+        trace = load(exported)
+    except ImportError:
+        return []
+    except NvprobeError as error:
+        return [f"the export cannot be read: {error}"]
+    notes = []
+    ranges = 0 if trace.ranges is None else _in_domain(trace)
+    if plan.instrumented and plan.options.annotate and not ranges:
+        notes.append(annotation_note(plan, folder, domain_seen=DOMAIN in trace.domains))
+    if plan.cuda and not (trace.ops is not None and len(trace.ops)):
+        notes.append(_gpu_note([text for severity, text in trace.diagnostics if severity >= 2]))
+    return notes
+
+
+def _in_domain(trace: Any) -> int:
+    """How many ranges lie in our domain."""
+    names = {name for name in set(trace.ranges.domain.tolist()) if trace.text(name) == DOMAIN}
+    return int(sum((trace.ranges.domain == name).sum() for name in names))
+
+
+def annotation_note(plan: Plan, folder: Path, *, domain_seen: bool) -> str:
+    """Why no annotation was recorded: nvtx missing, a pair that does not work, a short program."""
+    headers = list(_sidecar_headers(folder))
+    nvtx = next((header.get("nvtx") for header in headers if header.get("nvtx")), None)
+    nsys = plan.nsys.version_text if plan.nsys else "unknown"
+    if not headers:
+        return (
+            "no annotations were recorded: no instrumented Python process ran to its first line "
+            "(was the program found, and does it start Python?)"
+        )
+    if nvtx is None:
+        return (
+            "no annotations were recorded: the program's environment has no nvtx package. "
+            "Install it there: pip install nvtx"
+        )
+    if domain_seen or plan.nsys is None:
+        return (
+            f"no annotations were recorded: nvtx {nvtx} and nsys {nsys} do not work together. "
+            "Use nsys 2025.3 or newer, or pip install 'nvtx<0.2.12' in the program's environment"
+        )
+    return "no annotations were recorded: the capture window held no annotated code"
+
+
+def _sidecar_headers(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(folder.glob("sidecar.*.jsonl")):
+        with suppress(OSError, ValueError), file.open("rb") as lines:
+            yield dict(json.loads(lines.readline(65_536)))
+
+
+_GPU_HINTS = (
+    (
+        "MULTIPLE_SUBSCRIBERS",
+        "another profiler holds CUPTI in the program (a torch.profiler with CUDA activities, DCGM, "
+        "or a second nsys): stop it, or record with --backend torch",
+    ),
+    (
+        "INSUFFICIENT_PRIVILEGES",
+        "this user or container may not profile the GPU: run it with --cap-add=SYS_ADMIN, or set "
+        "NVreg_RestrictProfilingToAdminUsers=0",
+    ),
+    ("driver", "nsys does not fit the installed driver: use a newer nsys"),
+)
+
+
+def _gpu_note(diagnostics: Sequence[str]) -> str:
+    """Why no GPU work was recorded, from what the capture says of itself."""
+    for word, advice in _GPU_HINTS:
+        if any(word.lower() in text.lower() for text in diagnostics):
+            return f"no GPU work was recorded: {advice}"
+    return "no GPU work was recorded: the program did not use the GPU inside the capture window"
+
+
+def analyse_run(folder: Path, options: LaunchOptions) -> list[str]:
+    """Analyse a run folder and print its summary to stderr; notes where that cannot be.
+
+    A process of its own: whatever an analysis does, the program's result stands.
+    """
+    lacking = [name for name in ANALYSIS_LIBRARIES if find_spec(name) is None]
+    if lacking:
+        return [
+            f"captured, not analysed: {', '.join(lacking)} missing here. Copy {folder} to where "
+            "nvprobe is fully installed, and run `nvprobe analyze` on it"
+        ]
+    words = [sys.executable, "-m", "nvprobe", "analyze", os.fspath(folder)]
+    words += ["-q"] * options.quiet + ["-v"] * options.verbose
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+    except KeyboardInterrupt:
+        return [f"analysis interrupted: the capture is kept, run `nvprobe analyze {folder}`"]
+    if done.returncode:
+        return [f"analysis failed; the capture is kept: try `nvprobe analyze -vv {folder}`"]
+    return []

@@ -1,0 +1,78 @@
+"""Inside the program: start what :class:`~nvprobe.launch.settings.Settings` ask for.
+
+The bootstrap calls `start` once in each instrumented process. Nothing is imported of torch until
+the program has imported it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+from nvprobe.launch.nsys import WINDOW_RANGE
+from nvprobe.launch.settings import Settings
+from nvprobe.launch.torch_backend import TorchProfiler
+from nvprobe.launch.window import CudaProfilerRange, NvtxRange, Recorder, StepWatch
+
+__all__ = ["start"]
+
+log = logging.getLogger("nvprobe")
+
+
+def start() -> StepWatch | None:
+    """Begin to watch the steps of this process, as its environment says; None if it does not."""
+    settings = Settings.from_environ()
+    if settings is None:
+        return None
+    watch = StepWatch(
+        _recorders(settings),
+        settings.first or 0,
+        settings.last,
+        delay_s=settings.delay_s,
+        duration_s=settings.duration_s,
+        status=Path(settings.status) if settings.status else None,
+    )
+    import_module("nvprobe.annotate.phases").on_step(watch.boundary)
+    atexit.register(watch.finish)
+    _finish_on_sigterm()
+    return watch
+
+
+def _recorders(settings: Settings) -> list[Recorder]:
+    """nsys first: what the torch profiler writes when it starts is then in the report."""
+    recorders: list[Recorder] = []
+    if settings.trigger == "cuda":
+        recorders.append(CudaProfilerRange())
+    elif settings.trigger == "nvtx":
+        recorders.append(NvtxRange(WINDOW_RANGE))
+    if settings.torch != "none" and settings.output:
+        recorders.append(
+            TorchProfiler(
+                Path(settings.output),
+                cuda=settings.torch == "cuda",
+                stacks=settings.stacks,
+                memory=settings.memory,
+            )
+        )
+    return recorders
+
+
+def _finish_on_sigterm() -> None:
+    """Let a scheduler's SIGTERM end the program through its exit handlers, which keep the trace.
+
+    Only where the program has no handler of its own; the exit code stays that of the signal.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, leave)
+    except ValueError:
+        log.debug("no SIGTERM handler: the bootstrap does not run on the main thread")

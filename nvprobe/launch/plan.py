@@ -1,0 +1,234 @@
+"""From options and a command to what will be run: backend, words, environment. Starts no program.
+
+``--dry-run`` prints a plan; :mod:`nvprobe.launch.run` carries it out.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from nvprobe.errors import ToolError, UsageError
+from nvprobe.launch.nsys import profile_argv, trigger_for
+from nvprobe.launch.options import OVERHEAD_STEPS, LaunchOptions, Window
+from nvprobe.launch.rundir import REPORT
+from nvprobe.launch.settings import Settings, TorchActivities
+from nvprobe.launch.target import BOOTSTRAP, Target, instrumented
+from nvprobe.nsys import Nsys, find_nsys
+
+__all__ = ["TORCH_STEPS", "Plan", "cuda_present", "make_plan"]
+
+TORCH_STEPS = 10
+"""Steps that the torch backend records where no window is given: its traces grow fast."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run, and what to tell the user before."""
+
+    backend: Literal["nsys", "torch"]
+    target: Target
+    """The program, instrumented where it can be."""
+    plain: Target
+    """The program as the user would run it."""
+    options: LaunchOptions
+    nsys: Nsys | None = None
+    cuda: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def instrumented(self) -> bool:
+        """Whether the program runs through the bootstrap."""
+        return self.target != self.plain
+
+    def nsys_argv(self, folder: Path, command: list[str]) -> list[str]:
+        """The command that profiles ``command`` into ``folder``."""
+        assert self.nsys is not None
+        report = folder.absolute() / REPORT
+        return profile_argv(self.nsys, self.options, report, command, cuda=self.cuda)[0]
+
+    def environ(self, folder: Path, status: Path) -> dict[str, str]:
+        """Variables for the program, besides those it would have anyway."""
+        emitter = "nvtx" if self.backend == "nsys" else "record_function"
+        added = {
+            "NVPROBE_SIDECAR": os.fspath(folder.absolute()),
+            "NVPROBE_EMITTER": emitter if self.options.annotate else "off",
+            "NVPROBE_SYNC_LINES": "1" if self.options.sync_lines else "0",
+        }
+        if self.options.depth is not None:
+            added["NVPROBE_DEPTH"] = str(self.options.depth)
+        if self.options.modules:
+            added["NVPROBE_MODULES"] = ",".join(self.options.modules)
+        if self.backend == "nsys" and self.options.window.by_steps and not self.cuda:
+            added["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the window's name is no handle
+        return added | self.settings(folder, status).to_environ()
+
+    def settings(self, folder: Path, status: Path) -> Settings:
+        """What the processes of the program need to know."""
+        window = self.options.window
+        torch: TorchActivities = "none"
+        if self.backend == "torch":
+            torch = "cuda" if self.cuda else "cpu"
+        elif self.options.with_torch_trace:
+            torch = "cpu"
+        return Settings(
+            status=os.fspath(status),
+            output=os.fspath(folder.absolute()),
+            first=window.first,
+            last=window.last,
+            delay_s=window.delay_s,
+            duration_s=window.duration_s,
+            trigger=trigger_for(self.options, cuda=self.cuda) if self.backend == "nsys" else "none",
+            torch=torch,
+            stacks=self.options.python_backtraces and self.backend == "torch",
+            memory=self.options.memory_usage and self.backend == "torch",
+        )
+
+    def with_torch(self, note: str) -> Plan:
+        """The same program recorded by torch.profiler, or by nobody where it is no Python."""
+        options = replace(self.options, window=_torch_window(self.options.window))
+        return replace(self, backend="torch", nsys=None, options=options, notes=[*self.notes, note])
+
+    def text(self, folder: Path) -> str:
+        """The commands, for ``--dry-run``."""
+        words = list(self.target.argv)
+        if self.backend == "nsys":
+            words = self.nsys_argv(folder, words)
+        shown = self.environ(folder, folder)
+        variables = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
+        return " ".join([*variables, shlex.join(words)])
+
+
+def make_plan(
+    target: Target, options: LaunchOptions, environ: Mapping[str, str] = os.environ
+) -> Plan:
+    """Choose the backend and make the program ready.
+
+    Raises:
+        ToolError: nsys was asked for by name and does not work.
+        UsageError: options that do not go together.
+
+    """
+    notes: list[str] = []
+    nsys = _choose_nsys(options, notes)
+    cuda = cuda_present(environ)
+    options = _settle_window(options, nsys, notes)
+    runnable = _instrument(target, options, notes)
+    if nsys is None:
+        if runnable == target:
+            raise UsageError(_needs_python(target, options))
+        return Plan("torch", runnable, target, options, None, cuda, notes)
+    notes += profile_argv(nsys, options, Path(REPORT), (), cuda=cuda)[1]
+    notes += _costs(options, cuda=cuda)
+    if options.window.by_steps and runnable == target:
+        raise UsageError(
+            "--steps needs a Python program that nvprobe can instrument: use --duration"
+        )
+    return Plan("nsys", runnable, target, options, nsys, cuda, notes)
+
+
+def cuda_present(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a program here could use an NVIDIA GPU: a device node, and none hidden from it."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
+        return False
+    nodes = Path("/dev")
+    return (nodes / "dxg").exists() or any(
+        node.name[6:].isdigit() for node in nodes.glob("nvidia[0-9]*")
+    )
+
+
+def _choose_nsys(options: LaunchOptions, notes: list[str]) -> Nsys | None:
+    """The nsys to use; None for the torch backend."""
+    if options.backend == "torch":
+        return None
+    try:
+        return find_nsys()
+    except ToolError as error:
+        if options.backend == "nsys":
+            raise
+        notes.append(f"{error}. Recording with torch.profiler instead")
+        return None
+
+
+def _torch_window(window: Window) -> Window:
+    """Torch traces grow fast: without a window of the user's they end after some steps."""
+    return Window(0, TORCH_STEPS) if window == Window() else window
+
+
+def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) -> LaunchOptions:
+    """Windows that options imply: steps to measure the overhead on, an end for torch traces."""
+    window = options.window
+    if options.measure_overhead:
+        if not window.by_steps:
+            window = Window(*OVERHEAD_STEPS)
+        if not window.first or window.first <= options.warmup:
+            raise UsageError(
+                "--measure-overhead compares steps before the window with those in it: begin "
+                f"--steps later than step {options.warmup}"
+            )
+    elif nsys is None and window == Window():
+        window = _torch_window(window)
+        notes.append(f"torch.profiler records steps 0 to {TORCH_STEPS - 1} (--steps changes that)")
+    elif options.warmup and not window.by_steps:
+        window = Window(options.warmup, None)
+    return replace(options, window=window)
+
+
+def _instrument(target: Target, options: LaunchOptions, notes: list[str]) -> Target:
+    """The program run by the bootstrap, where its interpreter has nvprobe."""
+    runnable = instrumented(target)
+    if runnable == target:
+        return target
+    reason = _cannot_import_bootstrap(target.interpreter[0])
+    if reason is None:
+        return runnable
+    notes.append(
+        f"{Path(target.interpreter[0]).name} has no nvprobe ({reason}): the program runs without "
+        "annotations. Install nvprobe in its environment"
+    )
+    return target
+
+
+def _cannot_import_bootstrap(interpreter: str) -> str | None:
+    """Why an interpreter cannot run the bootstrap; None where it can."""
+    path = Path(shutil.which(interpreter) or interpreter)
+    if path.exists() and path.absolute() == Path(sys.executable).absolute():
+        return None  # by name: two virtual environments may link to one and the same Python
+    probe = f"import importlib.util as u, sys; sys.exit(not u.find_spec({BOOTSTRAP!r}))"
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", probe], capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    return None if done.returncode == 0 else "not installed there"
+
+
+def _costs(options: LaunchOptions, *, cuda: bool) -> list[str]:
+    """What options cost, and what a machine without a GPU leaves out."""
+    if not cuda:
+        return ["no GPU here: ranges and host time are recorded, no GPU work"]
+    notes = []
+    if options.kernels_in_graphs:
+        notes.append(
+            "kernels inside CUDA graphs are traced one by one, which slows graph launches down "
+            "(--graphs-whole records each graph as one)"
+        )
+    if options.call_chains:
+        notes.append("call chains cost microseconds a synchronising call, and CPU sampling runs")
+    return notes
+
+
+def _needs_python(target: Target, options: LaunchOptions) -> str:
+    name = Path(target.argv[0]).name
+    return (
+        f"torch.profiler records Python programs that nvprobe can instrument, and {name} is not "
+        "one here: install nsys, or launch the Python script itself"
+    )

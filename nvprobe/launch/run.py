@@ -1,0 +1,314 @@
+"""``nvprobe launch``: run a program under nsys or torch.profiler, and keep what it leaves."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvprobe.errors import NvprobeError, ToolError
+from nvprobe.launch import rundir
+from nvprobe.launch.finish import analyse_run, check_capture
+from nvprobe.launch.launchers import Job, find_job
+from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.overhead import Overhead, WindowStatus
+from nvprobe.launch.plan import Plan, make_plan
+from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
+from nvprobe.launch.target import Target, resolve
+from nvprobe.launch.verify import DISK_FULL, collect, export_report, never_opened
+from nvprobe.nsys import Nsys
+from nvprobe.ranks import Placement, placement
+from nvprobe.version import __version__
+
+__all__ = ["Outcome", "dry_run", "launch"]
+
+
+@dataclass
+class Outcome:
+    """A finished launch: the program's exit code and what was kept of it."""
+
+    code: int
+    folder: Path
+    files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+
+def launch(
+    command: Sequence[str],
+    options: LaunchOptions,
+    *,
+    module: bool = False,
+    inner_words: Sequence[str] = (),
+    in_job: bool = False,
+) -> Outcome:
+    """Run ``command`` as ``options`` say, to its end and through the analysis.
+
+    ``inner_words`` are these options as words of the command line, for a job (torchrun, srun, …)
+    to start one launch a rank; ``in_job`` marks such a launch.
+
+    Raises:
+        UsageError: the command or the options cannot be carried out.
+        ToolError: nsys was asked for by name and does not work.
+
+    """
+    job = None if module else find_job(command)
+    if job is not None:
+        return _launch_job(job, options, inner_words)
+    target = resolve(command, module=module)
+    place = placement()
+    if options.ranks is not None and place.rank is not None and place.rank not in options.ranks:
+        os.execvp(target.argv[0], list(target.argv))  # noqa: S606 - unprofiled ranks run as they are
+    plan = make_plan(target, options)
+    folder = _folder(target, options, place, in_job=in_job)
+    _tell(options, plan.notes)
+    return _Run(plan, folder, place, in_job=in_job).carry_out()
+
+
+def dry_run(
+    command: Sequence[str], options: LaunchOptions, *, module: bool, inner_words: Sequence[str]
+) -> str:
+    """The exact commands that `launch` would run; makes no folder and starts nothing."""
+    job = None if module else find_job(command)
+    folder = options.output or Path(rundir.PARENT) / "RUN"
+    if job is None:
+        plan = make_plan(resolve(command, module=module), options)
+        return "\n".join([*(f"# {note}" for note in plan.notes), plan.text(folder)])
+    each = make_plan(job.program, options).text(folder / "rankN")
+    outer = shlex.join(job.with_inner(_inner_command(job, folder, inner_words)))
+    return f"{outer}\n# and on each rank:\n{each}"
+
+
+def _folder(target: Target, options: LaunchOptions, place: Placement, *, in_job: bool) -> Path:
+    if in_job or place.rank is not None:
+        return rundir.create_for_rank(options.output, target.name, place, os.environ)
+    return rundir.create(options.output, target.name, force=options.force)
+
+
+def _inner_command(job: Job, folder: Path, inner_words: Sequence[str]) -> list[str]:
+    """One rank's launch; ``--`` ends its options where the program's words begin."""
+    own = ["--in-job", "--output", os.fspath(folder.absolute()), "--"]
+    return [sys.executable, "-m", "nvprobe", "launch", *inner_words, *own, *job.program.argv]
+
+
+def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) -> Outcome:
+    """Start the job with one launch a rank, then look at what the ranks left."""
+    folder = rundir.create(options.output, job.program.name, force=options.force)
+    environ = {**os.environ, "NVPROBE_JOB": folder.name}
+    ending = run_alone(job.with_inner(_inner_command(job, folder, inner_words)), environ)
+    outcome = Outcome(ending.code or 0, folder)
+    ranks = sorted(folder.glob("rank*/run.json")) + sorted(folder.glob("process*/run.json"))
+    outcome.files = [file.parent for file in ranks]
+    if not ranks:
+        outcome.problem = (
+            f"{job.launcher} ended with code {outcome.code} before any rank was recorded"
+        )
+    elif options.analyze and not ending.interrupted:
+        outcome.notes += analyse_run(folder, options)
+    return outcome
+
+
+class _Run:
+    """One program, one folder: run it, collect, export, analyse."""
+
+    def __init__(self, plan: Plan, folder: Path, place: Placement, *, in_job: bool) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.place = place
+        self.in_job = in_job
+        self.started = time.time()
+
+    @property
+    def options(self) -> LaunchOptions:
+        """The options of the plan in force."""
+        return self.plan.options
+
+    def carry_out(self) -> Outcome:
+        """All of it. Whatever fails after the program ran, its exit code is kept."""
+        self._write_run_json(None, None, WindowStatus())
+        with _temporary_folder() as temporary:
+            ending = self._run(temporary)
+            status = WindowStatus.read(temporary)
+            outcome = Outcome(1 if ending.code is None else ending.code, self.folder)
+            try:
+                self._collect(temporary, ending, status, outcome)
+            except (NvprobeError, OSError) as error:
+                outcome.problem = str(error)
+        with suppress(OSError):
+            self._write_run_json(outcome, ending, status)
+        if self.options.analyze and not self.in_job and outcome.files:
+            outcome.notes += analyse_run(self.folder, self.options)
+        return outcome
+
+    def _run(self, temporary: Path) -> Ending:
+        """Run the program; without nsys where nsys does not get to start it."""
+        plan = self.plan
+        environ = {**os.environ, **plan.environ(self.folder, temporary)}
+        if plan.nsys is None:
+            return run_alone(plan.target.argv, environ)
+        ending = run_under_nsys(
+            lambda command: plan.nsys_argv(self.folder, command),
+            plan.target.argv,
+            environ,
+            temporary,
+            self.options.timeouts,
+        )
+        if ending.code is not None or ending.interrupted:
+            return ending
+        self.plan = self._without_nsys(ending, temporary)
+        environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
+        return run_alone(self.plan.target.argv, environ)
+
+    def _without_nsys(self, ending: Ending, temporary: Path) -> Plan:
+        """What to do where nsys did not start the program, told before it is done."""
+        late = ending.trouble == "start-timeout"
+        said = "nothing" if late else _last_words(temporary / LOG)
+        within = f" within {self.options.timeouts.start_s:g} s" if late else ""
+        how = "with torch.profiler" if self.plan.instrumented else "without a profiler"
+        note = f"nsys did not start the program{within} (it said: {said}): running it {how} instead"
+        _tell(self.options, [note])
+        return self.plan.with_torch(note)
+
+    def _collect(
+        self,
+        temporary: Path,
+        ending: Ending,
+        status: WindowStatus,
+        outcome: Outcome,
+    ) -> None:
+        """Bring reports, traces and notes together; say why where there are none."""
+        plan = self.plan
+        if plan.nsys is not None:
+            self._collect_nsys(plan.nsys, temporary, ending, status, outcome)
+        traces = sorted(self.folder.glob("torch.*.json*"))
+        outcome.files += traces
+        outcome.files += sorted(self.folder.glob("sidecar.*.jsonl"))
+        if plan.nsys is None and not traces and plan.instrumented:
+            outcome.problem = _why_no_trace(plan, status, ending)
+        if self.options.measure_overhead:
+            overhead = status.overhead(self.options.warmup)
+            outcome.notes.append(str(overhead or "overhead: no steps on both sides of the window"))
+
+    def _collect_nsys(
+        self,
+        nsys: Nsys,
+        temporary: Path,
+        ending: Ending,
+        status: WindowStatus,
+        outcome: Outcome,
+    ) -> None:
+        options = self.options
+        capture = collect(
+            nsys, self.folder, temporary, ending, options.window, status, options.timeouts
+        )
+        outcome.notes += capture.notes
+        outcome.problem = capture.problem
+        if capture.report is None:
+            with suppress(OSError):
+                shutil.copy(temporary / LOG, self.folder / LOG)
+            return
+        outcome.files.append(capture.report)
+        try:
+            exported = export_report(
+                nsys,
+                capture.report,
+                options.export_kind,
+                wide=options.gpu_metrics,
+                timeouts=options.timeouts,
+            )
+        except ToolError as error:
+            why = DISK_FULL if disk_full(self.folder) else error
+            outcome.problem = f"the report was written but not exported: {why}"
+            return
+        outcome.files.append(exported)
+        outcome.notes += check_capture(exported, self.folder, self.plan)
+
+    def _write_run_json(
+        self, outcome: Outcome | None, ending: Ending | None, status: WindowStatus
+    ) -> None:
+        plan = self.plan
+        overhead = status.overhead(self.options.warmup) if self.options.measure_overhead else None
+        document: dict[str, Any] = {
+            "schema": "nvprobe.run/1",
+            "nvprobe": __version__,
+            "python": platform.python_version(),
+            "started_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "command": rundir.plain_words(plan.plain.argv),
+            "backend": plan.backend,
+            "nsys": plan.nsys.version_text if plan.nsys else None,
+            "nsys_flags": rundir.plain_words(plan.nsys_argv(self.folder, [])[2:])
+            if plan.nsys
+            else [],
+            "window": str(self.options.window),
+            "annotated": plan.instrumented and self.options.annotate,
+            "rank": self.place.rank,
+            "world_size": self.place.world_size,
+            "exit_code": None,
+            "signal": None,
+            "duration_s": None,
+            "files": [],
+            "notes": plan.notes,
+            "problem": None,
+            "steps": status.steps,
+            "overhead": _overhead_fields(overhead),
+        }
+        if outcome is not None and ending is not None:
+            document |= {
+                "exit_code": outcome.code,
+                "signal": ending.signal,
+                "duration_s": round(time.time() - self.started, 3),
+                "files": [file.name for file in outcome.files],
+                "notes": plan.notes + outcome.notes,
+                "problem": outcome.problem,
+            }
+        rundir.write_json(self.folder / "run.json", document)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder for nsys's own files; its path is short, because sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="nvprobe-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _overhead_fields(overhead: Overhead | None) -> dict[str, Any] | None:
+    return None if overhead is None else asdict(overhead) | {"slowdown": overhead.slowdown}
+
+
+def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
+    """Why the torch profiler left nothing."""
+    window = plan.options.window
+    if ending.signal is not None and status.closed is None:
+        return f"no trace was written: signal {ending.signal} ended the program while it recorded"
+    if status.opened is None and window.by_steps:
+        return never_opened(window, status.steps)
+    return "no trace was written: the program did not import torch, or its profiler failed"
+
+
+def _last_words(log: Path) -> str:
+    """The last line that nsys printed, fit for a terminal."""
+    with suppress(OSError):
+        lines = log.read_bytes()[-4096:].decode("utf-8", "replace").splitlines()
+        clean = (re.sub(r"[^\x20-\x7e]+", " ", line).strip() for line in reversed(lines))
+        return next((line[:200] for line in clean if line), "nothing")
+    return "nothing"
+
+
+def _tell(options: LaunchOptions, notes: Sequence[str]) -> None:
+    """Notes for the user go to stderr: stdout is the program's."""
+    if not options.quiet:
+        for note in notes:
+            print(f"nvprobe: {note}", file=sys.stderr, flush=True)

@@ -1,0 +1,179 @@
+"""The run folder: one a run, one below it a rank, and never another run's files overwritten.
+
+A run's folder holds ``report.nsys-rep`` and its export, ``sidecar.<rank>.<pid>.jsonl``, a torch
+trace where asked for, ``run.json``, ``analysis.json`` and ``report.html``. ``run.json`` (schema
+``nvprobe.run/1``) says what was run and how it ended; nothing in it comes from the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nvprobe.errors import UsageError
+from nvprobe.ranks import Placement
+
+__all__ = ["PARENT", "REPORT", "create", "create_for_rank", "plain_words", "write_json"]
+
+PARENT = "nvprobe-runs"
+"""Where runs go that were given no folder, below the working directory."""
+REPORT = "report"
+"""Name of the nsys report, without suffix."""
+
+_OURS = (
+    "report.*",
+    "report_pqtdir",
+    "sidecar.*.jsonl",
+    "torch.*.json*",
+    "run.json",
+    "job.json",
+    "analysis.json",
+    "nsys.log",
+    "rank[0-9]*",
+    "process[0-9]*",
+)
+_SECRET = re.compile(r"(key|token|secret|passw|credential)", re.IGNORECASE)
+
+
+def create(wanted: Path | None, name: str, *, force: bool) -> Path:
+    """Make the folder of a run: ``wanted``, else a new one named by time and program.
+
+    Raises:
+        UsageError: it holds another run and ``force`` is off, or it cannot be written.
+
+    """
+    folder = wanted or Path(PARENT) / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    if wanted is None:
+        return _first_free(folder)
+    _make(folder)
+    ours = [path for pattern in _OURS for path in folder.glob(pattern)]
+    if ours and not force:
+        raise UsageError(
+            f"{wanted} holds an earlier run: give another -o, or --force to replace it"
+        )
+    for path in ours:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return folder
+
+
+def create_for_rank(
+    wanted: Path | None, name: str, place: Placement, environ: Mapping[str, str]
+) -> Path:
+    """Make the folder of one rank below the folder that all ranks of the job share.
+
+    A rank that comes again (an elastic restart, two programs with one rank) gets ``rank0-2``: none
+    overwrites another.
+
+    Raises:
+        UsageError: the shared folder belongs to another job, or it cannot be written.
+
+    """
+    key = job_key(environ)
+    shared = wanted or Path(PARENT) / f"{name}-{key}"
+    _make(shared)
+    _claim(shared, hashlib.sha256(key.encode()).hexdigest()[:16])
+    stem = f"process{os.getpid()}" if place.rank is None else f"rank{place.rank}"
+    return _first_free(shared / stem)
+
+
+def job_key(environ: Mapping[str, str]) -> str:
+    """What all ranks of a job on a node have in common, and two jobs do not."""
+    words = []
+    for names in (
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        ("TORCHELASTIC_RUN_ID",),
+        ("PMIX_NAMESPACE",),
+        ("NVPROBE_JOB",),
+    ):
+        if all(environ.get(name, "none") != "none" for name in names):
+            words = [environ[name] for name in names]
+            break
+    else:
+        words = [str(os.getppid())]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-.")[:60] or "job"
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file as a whole: a reader never sees half of it."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def plain_words(words: Sequence[str]) -> list[str]:
+    """A command fit for ``run.json``: absolute paths by their last part, secrets starred out."""
+    plain = []
+    hide = False
+    for word in words:
+        option, equals, value = word.partition("=")
+        if hide and not word.startswith("-"):
+            plain.append("***")
+        elif equals:
+            plain.append(f"{option}={'***' if _SECRET.search(option) else _last_part(value)}")
+        else:
+            plain.append(_last_part(word))
+        hide = word.startswith("-") and not equals and _SECRET.search(word) is not None
+    return plain
+
+
+def _last_part(word: str) -> str:
+    return Path(word).name if word.startswith(("/", "~")) else word
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder} cannot be written: give a folder of your own with -o")
+
+
+def _first_free(folder: Path) -> Path:
+    """Make ``folder``, or else ``folder-2`` and so on; safe among processes that race for it."""
+    for number in range(1, 10_000):
+        free = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            free.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _cannot_write(folder, error) from None
+        return free
+    raise UsageError(f"{folder} and 9999 more exist: remove some, or give another -o")
+
+
+def _claim(shared: Path, key: str) -> None:
+    """Mark a shared folder as this job's; the rank that comes first writes the mark."""
+    mark = shared / "job.json"
+    try:
+        with mark.open("x", encoding="utf-8") as file:
+            json.dump({"schema": "nvprobe.job/1", "job": key}, file)
+        return
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _cannot_write(shared, error) from None
+    for _ in range(50):  # the other rank may be between open and write
+        text = mark.read_text("utf-8")
+        if text.endswith("}"):
+            break
+        time.sleep(0.02)
+    if json.loads(text or "{}").get("job") != key:
+        raise UsageError(f"{shared} holds the ranks of another job: give another -o")
+
+
+def _cannot_write(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{folder} cannot be created ({error.strerror}): give a folder that can be written with -o"
+    )

@@ -1,0 +1,177 @@
+"""Inside the program: open and close the capture window by step, and time the steps.
+
+The step detector of :mod:`nvprobe.annotate.phases` calls `StepWatch.boundary` between steps. What
+is opened is a list of recorders: nsys (through cudaProfilerStart, or an NVTX range where there is
+no CUDA) and the torch profiler. What happened goes to ``window.<pid>.json`` in the status folder,
+for the launcher to read: steps seen, window opened and closed, durations of steps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["CudaProfilerRange", "NvtxRange", "Recorder", "StepWatch"]
+
+log = logging.getLogger("nvprobe")
+
+MOST_STEPS = 100_000
+"""Durations kept; a run has them by the million, a median needs fewer."""
+
+
+class Recorder(Protocol):
+    """Something that records between `open` and `close`; neither may raise into the program."""
+
+    def open(self) -> None:
+        """Begin to record."""
+
+    def close(self) -> None:
+        """Stop, and keep what was recorded."""
+
+
+class CudaProfilerRange:
+    """nsys ``--capture-range=cudaProfilerApi``: its window opens with cudaProfilerStart."""
+
+    def open(self) -> None:
+        """Start the CUDA profiler."""
+        self._call("cudaProfilerStart")
+
+    def close(self) -> None:
+        """Stop it, once the GPU has finished the steps of the window."""
+        import torch
+
+        torch.cuda.synchronize()
+        self._call("cudaProfilerStop")
+
+    @staticmethod
+    def _call(name: str) -> None:
+        import torch
+
+        getattr(torch.cuda.cudart(), name)()
+
+
+class NvtxRange:
+    """nsys ``--capture-range=nvtx``: a start/end range, which may close on another thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.domain: Any = None
+        self.range: Any = None
+
+    def open(self) -> None:
+        """Start the range."""
+        from nvprobe.annotate import emitter
+
+        self.domain = emitter.domain()
+        if self.domain is not None:
+            self.range = self.domain.start_range(self.domain.get_event_attributes(self.name))
+
+    def close(self) -> None:
+        """End it."""
+        if self.range is not None:
+            self.domain.end_range(self.range)
+
+
+class StepWatch:
+    """Counts steps, opens the recorders before step ``first`` and closes them before ``last``.
+
+    `begin` opens a window that starts with the program; ``last`` None leaves it open to the end,
+    and `finish` closes it. A window of time (torch profiler only: nsys keeps its own) opens and
+    closes at the first boundary after its seconds.
+    """
+
+    def __init__(
+        self,
+        recorders: Sequence[Recorder],
+        first: int = 0,
+        last: int | None = None,
+        *,
+        delay_s: float = 0.0,
+        duration_s: float | None = None,
+        status: Path | None = None,
+    ) -> None:
+        self.recorders = recorders
+        self.first = first
+        self.last = last
+        self.status = status
+        now = time.perf_counter_ns()
+        self.open_at = now + round(delay_s * 1e9)
+        self.close_at = None if duration_s is None else self.open_at + round(duration_s * 1e9)
+        self.steps = 0
+        self.opened: int | None = None
+        self.closed: int | None = None
+        self.durations: list[int] = []
+        self.pid = os.getpid()
+        self.began = now
+
+    def begin(self) -> None:
+        """When the program can be recorded, which for PyTorch is when it is imported."""
+        if self.opened is None and self.first == 0 and time.perf_counter_ns() >= self.open_at:
+            self._open()
+            self.began = time.perf_counter_ns()
+
+    def boundary(self, done: int) -> None:
+        """Between two steps: ``done`` have ended."""
+        if os.getpid() != self.pid:
+            return  # a forked child: its steps are not this program's
+        now = time.perf_counter_ns()
+        if done > self.steps:
+            self.steps = done
+            if len(self.durations) < MOST_STEPS:
+                self.durations.append(now - self.began)
+        if self.opened is None and done >= self.first and now >= self.open_at:
+            self._open()
+        if (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now:
+            self._close()
+        self.began = time.perf_counter_ns()
+
+    def finish(self) -> None:
+        """At the end of the program: close what is open and say what happened."""
+        if os.getpid() == self.pid:
+            self._close()
+            self._say()
+
+    def _open(self) -> None:
+        self.opened = self.steps
+        for recorder in self.recorders:
+            _quietly(recorder.open)
+        self._say()
+
+    def _close(self) -> None:
+        if self.opened is None or self.closed is not None:
+            return
+        self.closed = self.steps
+        for recorder in reversed(self.recorders):
+            _quietly(recorder.close)
+        self._say()
+
+    def _say(self) -> None:
+        if self.status is None:
+            return
+        document = {
+            "pid": self.pid,
+            "steps": self.steps,
+            "opened": self.opened,
+            "closed": self.closed,
+            "durations_ns": self.durations,
+        }
+        file = self.status / f"window.{self.pid}.json"
+        partial = file.with_suffix(".part")
+        try:
+            partial.write_text(json.dumps(document), "utf-8")
+            partial.replace(file)
+        except OSError as error:
+            log.debug("window status not written: %s", error)
+
+
+def _quietly(action: Any) -> None:
+    """A recorder that fails must not stop the program."""
+    try:
+        action()
+    except Exception as error:
+        log.warning("capture window: %s", error)

@@ -1,0 +1,81 @@
+"""Run folders: nothing overwritten, no rank lost, nothing private written."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nvprobe.errors import UsageError
+from nvprobe.launch.rundir import create, create_for_rank, job_key, plain_words, write_json
+from nvprobe.ranks import Placement
+
+
+def test_default_folders_never_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = {create(None, "train", force=False) for _ in range(3)}
+    assert len(folders) == 3
+    assert all(folder.parent == Path("nvprobe-runs") for folder in folders)
+
+
+def test_an_earlier_run_is_replaced_only_by_force(tmp_path: Path) -> None:
+    folder = create(tmp_path / "run", "x", force=False)
+    assert create(folder, "x", force=False) == folder, "an empty folder is free"
+    for name in ("report.nsys-rep", "sidecar.0.12.jsonl", "notes.txt"):
+        (folder / name).write_text("")
+    (folder / "rank0").mkdir()
+    with pytest.raises(UsageError, match="--force"):
+        create(folder, "x", force=False)
+    create(folder, "x", force=True)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"], "the user's own file stays"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be created"):
+        create(tmp_path / "file" / "run", "x", force=False)
+
+
+def test_ranks_that_race_get_a_folder_each(tmp_path: Path) -> None:
+    environ = {"TORCHELASTIC_RUN_ID": "job"}
+
+    def make(rank: int | None) -> Path:
+        return create_for_rank(tmp_path / "run", "x", Placement(rank=rank), environ)
+
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(make, [0, 1, 2, 3, 0, 0, None, None]))
+    names = sorted(folder.name for folder in folders)
+    pid = f"process{os.getpid()}"
+    assert names == sorted(
+        [pid, f"{pid}-2", "rank0", "rank0-2", "rank0-3", "rank1", "rank2", "rank3"]
+    )
+
+
+def test_another_jobs_folder_is_refused(tmp_path: Path) -> None:
+    place = Placement(rank=0)
+    create_for_rank(tmp_path, "x", place, {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"})
+    with pytest.raises(UsageError, match="another job"):
+        create_for_rank(tmp_path, "x", place, {"SLURM_JOB_ID": "2", "SLURM_STEP_ID": "0"})
+    assert "SLURM" not in (tmp_path / "job.json").read_text()
+
+
+def test_what_ranks_of_a_job_share() -> None:
+    assert job_key({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "TORCHELASTIC_RUN_ID": "a"}) == "7-1"
+    assert job_key({"TORCHELASTIC_RUN_ID": "a/../b"}) == "a-..-b"
+    assert job_key({"TORCHELASTIC_RUN_ID": "none"}) == str(os.getppid())
+
+
+def test_commands_are_written_without_paths_and_secrets() -> None:
+    words = ["/home/me/venv/bin/python", "a.py", "--data=/data/x", "--api-key", "abc", "--token=t"]
+    assert plain_words(words) == ["python", "a.py", "--data=x", "--api-key", "***", "--token=***"]
+
+
+def test_json_is_whole_or_absent(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "run.json", {"a": object()})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
