@@ -24,7 +24,7 @@ def analysis_of(
     """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
-        from nvprobe.load import load
+        from nvprobe.attribute.together import load
         from nvprobe.load.select import of_process
 
         trace = load(*inputs)

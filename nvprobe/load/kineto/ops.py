@@ -34,7 +34,7 @@ def copy_of(name: str) -> Copy:
     """``Memcpy HtoD (Pageable -> Device)`` as CUPTI kinds and the name nsys gives."""
     match = _COPY.match(name)
     if not match:
-        return Copy(name, -1, -1, -1)
+        return Copy("Memset" if name.startswith("Memset") else name, -1, -1, -1)
     kinds = _COPY_KINDS.get(match[1], -1)
     source, target = (_MEMORY_KINDS.get(match[row] or "", -1) for row in (2, 3))
     return Copy(f"Memcpy {match[1]}", kinds, source, target)

@@ -1,0 +1,124 @@
+"""Several inputs of one run become one Trace: ``load`` of the public API.
+
+A profile of nsys gives device times, calls and waits; a torch trace gives operators, shapes,
+frames, autograd numbers; sidecars what neither carries. Recorded in one process they share a clock
+(:mod:`nvprobe.attribute.align`); of two runs of one program, the torch trace's ranges are laid
+over the profile by the kernels they launched (:mod:`nvprobe.attribute.sequence`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nvprobe.attribute import attribute
+from nvprobe.attribute.align import Offset, clock_offset, thread_rows
+from nvprobe.attribute.merging import merged
+from nvprobe.attribute.sequence import Match, match_kernels
+from nvprobe.attribute.warp import warp_of
+from nvprobe.errors import InputError, UsageError
+from nvprobe.load import Format, sniff
+from nvprobe.load import load as load_one
+from nvprobe.load.kineto import load_kineto
+from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+from nvprobe.trace import Clock, Trace
+
+__all__ = ["combine", "load"]
+
+_SAME_PROGRAM = 0.75
+"""Share of kernels that must match before two runs count as runs of one program."""
+_BETWEEN_CALLS_NS = 50_000
+"""How far an edge between two fixed points of a warp may be off."""
+_PROFILES = (Format.NSYS_SQLITE, Format.NSYS_PARQUET, Format.NSYS_REPORT)
+
+
+def load(*inputs: str | os.PathLike[str]) -> Trace:
+    """One Trace of one input, or of several of one run (profile, torch trace, sidecars).
+
+    A run folder stands for what is in it. Raises :class:`~nvprobe.errors.InputError` where an
+    input cannot be read or two of them are not of one program.
+    """
+    files = [(path, sniff(path)) for path in _files(inputs)]
+    profiles = [path for path, kind in files if kind in _PROFILES]
+    traces = [path for path, kind in files if kind is Format.TORCH_TRACE]
+    sidecars = [path for path, kind in files if kind is Format.SIDECAR]
+    if len(profiles) > 1 or len(traces) > 1:
+        several = profiles if len(profiles) > 1 else traces
+        raise UsageError(
+            f"{', '.join(path.name for path in several)}: several captures at once; "
+            "give one, or use nvprobe ranks for ranks and nvprobe compare for runs"
+        )
+    if not profiles and not traces:
+        raise UsageError("a sidecar alone has no GPU work; give the profile it was written beside")
+    whole = _loaded(profiles, traces)
+    return merge_sidecars(whole, [read_sidecar(path) for path in sidecars]) if sidecars else whole
+
+
+def _loaded(profiles: list[Path], traces: list[Path]) -> Trace:
+    if not profiles:
+        return load_one(traces[0])
+    profile = load_one(profiles[0])
+    return combine(profile, load_kineto(traces[0], python_stacks=True)) if traces else profile
+
+
+def _files(inputs: tuple[str | os.PathLike[str], ...]) -> list[Path]:
+    """The inputs, run folders replaced by what is in them."""
+    out: list[Path] = []
+    for path in map(Path, inputs):
+        if path.is_dir() and sniff(path) is Format.RUN_FOLDER:
+            out += _contents(path)
+        else:
+            out.append(path)
+    return out
+
+
+def _contents(folder: Path) -> list[Path]:
+    """The export (else the report), the torch trace and the sidecars of a run folder."""
+    exports = sorted([*folder.glob("*.sqlite"), *folder.glob("*_pqtdir")])
+    reports = exports or sorted(folder.glob("*.nsys-rep"))
+    traces = sorted([*folder.glob("*trace*.json"), *folder.glob("*trace*.json.gz")])
+    found = [*reports[:1], *traces[:1], *sorted(folder.glob("sidecar.*.jsonl"))]
+    if not reports and not traces:
+        raise InputError(f"{folder.name}: no report and no trace in this run folder; run it again")
+    return found
+
+
+def combine(profile: Trace, torch: Trace) -> Trace:
+    """Lay a torch trace over a profile of nsys: one clock, or by the sequence of kernels."""
+    offset = clock_offset(profile, torch)
+    if offset is not None:
+        return _on_one_clock(profile, torch, offset)
+    return _by_sequence(profile, torch)
+
+
+def _on_one_clock(profile: Trace, torch: Trace, offset: Offset) -> Trace:
+    assert profile.origin_ns is not None
+    assert torch.origin_ns is not None
+    shift = torch.origin_ns - profile.origin_ns + offset.middle
+    threads = thread_rows(profile, torch)
+    clock = Clock("shared", (offset.low, offset.high))
+    error = (offset.high - offset.low + 1) // 2
+    return merged(profile, torch, threads, lambda _, times: times + shift, clock, error)
+
+
+def _by_sequence(profile: Trace, torch: Trace) -> Trace:
+    first, second = attribute(profile), attribute(torch)
+    match = match_kernels(first, second)
+    if match.share < _SAME_PROGRAM:
+        raise InputError(_not_one_program(profile, torch, match))
+    warp = warp_of(first, second, match)
+    clock = Clock("sequence", None, match.share)
+    return merged(profile, torch, warp.threads, warp.times, clock, _BETWEEN_CALLS_NS)
+
+
+def _not_one_program(profile: Trace, torch: Trace, match: Match) -> str:
+    files = " and ".join(trace.sources[0].file for trace in (profile, torch))
+    if torch.ops is None or not len(torch.ops):
+        return (
+            f"{files}: not of one process, and the torch trace has no kernels to match by; "
+            "record both in one run, or the torch trace with ProfilerActivity.CUDA"
+        )
+    return (
+        f"{files}: not two captures of one program: {match.share:.0%} of the kernels match, "
+        f"{_SAME_PROGRAM:.0%} are needed; give one of them, or captures of the same program"
+    )
