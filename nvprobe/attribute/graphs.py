@@ -36,8 +36,18 @@ def capture_paths(trace: Trace, look_up: OpenPaths, process: Column, node: Colum
     found[captured] = look_up.opened_after(
         nodes.thread[rows[captured]], nodes.time[rows[captured]], begin
     )
+    _by_sidecar(look_up, nodes, rows, found)
     out[known] = found[inverse]
     return out
+
+
+def _by_sidecar(look_up: OpenPaths, nodes: GraphNodes, rows: Column, found: Column) -> None:
+    """Captures before the window: their ranges are only in the sidecar. In place."""
+    if look_up.captured is None:
+        return
+    left = np.flatnonzero(found < 0)
+    created = rows[left]
+    found[left] = look_up.captured.on_thread(nodes.thread[created], nodes.time[created])
 
 
 class _NodeIndex:

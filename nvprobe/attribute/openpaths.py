@@ -46,6 +46,8 @@ class OpenPaths:
     """int32 initiating thread of each process, -1."""
     autograd: Column
     """bool per thread."""
+    captured: OpenPaths | None = None
+    """The same for ranges that a sidecar noted inside CUDA graph captures."""
 
     def on_thread(self, thread: Column, time: Column) -> Column:
         """``path(T, t)``: int32 path per instant, -1 where nothing is open on that thread."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.attribute.captures import captured_ranges, with_captures
 from nvprobe.attribute.kinds import range_kinds
 from nvprobe.attribute.model import RangeTree
 from nvprobe.attribute.names import CleanNames, clean_names
@@ -24,7 +25,8 @@ def range_tree(
 ) -> tuple[RangeTree, OpenPaths, CleanNames]:
     """Names, tree and open-path look-up of ``trace.ranges``."""
     ranges = trace.ranges if trace.ranges is not None else Ranges.empty()
-    text, names = _names(trace, ranges, index_rules)
+    captures = captured_ranges(trace)
+    text, capture_text, names = _names(trace, ranges, captures.name, index_rules)
     code = names.code[text]
     sequence, operator_id = _torch_numbers(trace, names.sequence[text], names.operator_id[text])
     kind = range_kinds(trace, ranges, code, names.names, operator_id >= 0)
@@ -57,18 +59,21 @@ def range_tree(
         sequence=sequence,
         operator_id=operator_id,
     )
-    return tree, look_up, names
+    return tree, with_captures(trace, look_up, captures, capture_text, names), names
 
 
-def _names(trace: Trace, ranges: Ranges, index_rules: Sequence[str]) -> tuple[Column, CleanNames]:
-    """Each range's row among the texts that are in use, and those texts cleaned."""
+def _names(
+    trace: Trace, ranges: Ranges, captured: Column, index_rules: Sequence[str]
+) -> tuple[Column, Column, CleanNames]:
+    """Each range's and captured range's row among the texts in use, and those texts cleaned."""
     used = np.zeros(len(trace.strings) + 1, bool)  # the last one stands for NO_NAME (-1)
-    used[ranges.name] = True
+    used[ranges.name] = used[captured] = True
     row = np.cumsum(used) - 1
     texts = trace.strings.take(pa.array(np.flatnonzero(used[:-1])))
     if used[-1]:
         texts = pa.concat_arrays([texts, pa.array(["(unnamed)"], texts.type)])
-    return row[ranges.name], clean_names(texts.cast(pa.string()), index_rules)
+    cleaned = clean_names(texts.cast(pa.string()), index_rules)
+    return row[ranges.name], row[captured], cleaned
 
 
 def _torch_numbers(trace: Trace, sequence: Column, operator_id: Column) -> tuple[Column, Column]:

@@ -105,15 +105,8 @@ for style, make in STYLES.items():
 """
 )
 NAMES = [
-    "model",
-    "function",
-    "in_place",
-    "regional",
-    "submodule",
-    "dynamic",
-    "reduce-overhead",
-    "max-autotune",
-    "max-autotune-no-cudagraphs",
+    *("model", "function", "in_place", "regional", "submodule", "dynamic"),
+    *("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 ]
 
 
@@ -236,7 +229,8 @@ for module in PyCodeCache.modules:
     text = open(module.__file__).read()
     if "def call(" in text:
         body = text.partition("def call(")[2].partition("def benchmark_compiled_module")[0]
-        found.append(re.findall(r"(?:^|= )\\s*(cpp_fused\\w+|extern_kernels\\.\\w+)\\(", body, re.M))
+        call = r"(?:^|= )\\s*(cpp_fused\\w+|extern_kernels\\.\\w+)\\("
+        found.append(re.findall(call, body, re.M))
 print(json.dumps(found))
 """
 )
