@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from nvprobe.analyze.bounds import bound
 from nvprobe.analyze.devices import device_use
+from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
 from nvprobe.analyze.missing import missing
 from nvprobe.analyze.model import Analysis
@@ -14,7 +16,9 @@ from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
+from nvprobe.analyze.traits import kernel_traits
 from nvprobe.analyze.warnings import warnings
+from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
 from nvprobe.attribute.model import Attribution
 
@@ -31,15 +35,18 @@ def analyze(attribution: Attribution) -> Analysis:
     lost = lost_launches(attribution)
     suspect = suspect_ops(attribution.trace.ops, attribution.valid)
     step_rows = steps(attribution, lost)
-    ranges = path_quantities(attribution)
     devices = device_use(attribution)
+    evidence = gather(attribution, step_rows, devices, lost, suspect)
+    found = findings(evidence)
+    ranges = path_quantities(attribution)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
+    kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,
-        verdict=verdict(attribution, devices, ranges, doubts),
+        verdict=verdict(attribution, devices, ranges, doubts, bound(evidence, found)),
         ledger=ledger(attribution),
         ranges=ranges,
-        kernels=kernels(attribution, suspect),
+        kernels=kernel_rows,
         copies=copies(attribution),
         steps=step_rows,
         step_spread=step_spread(step_rows),
@@ -47,4 +54,8 @@ def analyze(attribution: Attribution) -> Analysis:
         devices=devices,
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows),
+        memory=evidence.memory,
+        findings=found,
+        traits=kernel_traits(attribution, kernel_rows, evidence.fit),
+        work=None if evidence.work is None else path_work(attribution, evidence.work),
     )

@@ -28,6 +28,7 @@ __all__ = [
     "NameClasses",
     "OpClasses",
     "Precision",
+    "classify_kinds",
     "classify_names",
     "classify_ops",
 ]
@@ -154,8 +155,12 @@ def classify_ops(trace: Trace) -> OpClasses:
     if trace.ops is None:
         empty = np.empty(0, np.int8)
         return OpClasses(empty, empty, empty, empty)
-    ops = trace.ops
-    distinct, place = np.unique(ops.name, return_inverse=True)
+    return classify_kinds(trace, trace.ops.name, trace.ops.kind)
+
+
+def classify_kinds(trace: Trace, name: Column, kind: Column) -> OpClasses:
+    """Judge ops by name (rows of the trace's strings) and kind; a kind stands above a name."""
+    distinct, place = np.unique(name, return_inverse=True)
     by_name = classify_names(trace.strings.take(pa.array(distinct, mask=distinct < 0)))
     family = by_name.family[place]
     precision = by_name.precision[place]
@@ -163,8 +168,8 @@ def classify_ops(trace: Trace) -> OpClasses:
     activity = np.where(
         family == Family.COMMUNICATION, np.int8(Activity.COMMUNICATION), np.int8(Activity.COMPUTE)
     )
-    for kind, other, what in _OTHER_KINDS:
-        rows = ops.kind == kind
+    for other_kind, other, what in _OTHER_KINDS:
+        rows = kind == other_kind
         family[rows], activity[rows] = other, what
         precision[rows], tensor_cores[rows] = UNKNOWN, UNKNOWN
     return OpClasses(activity, family, precision, tensor_cores)

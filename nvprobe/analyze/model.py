@@ -11,13 +11,19 @@ line in ``analyze.__init__``, and its JSON in ``report.tables``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nvprobe.attribute.ledger import Ledger
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Missing, Table, column
+
+if TYPE_CHECKING:
+    from nvprobe.analyze.findings.model import Finding
+    from nvprobe.analyze.memory import Memory
+    from nvprobe.analyze.traits import KernelTraits
+    from nvprobe.analyze.work import PathWork
 
 __all__ = [
     "UNKNOWN",
@@ -185,7 +191,12 @@ class Analysis:
     idle: Any = None
     overlap: Any = None
     collectives: Any = None
-    memory: Any = None
+    memory: Memory | None = None
     counters: Any = None
     compiled_graphs: Any = None
-    findings: Any = None
+    findings: tuple[Finding, ...] | None = None
+    """Ranked by what they save."""
+    traits: KernelTraits | None = None
+    """Aligned with ``kernels``."""
+    work: PathWork | None = None
+    """Arithmetic by path, where shapes are recorded."""

@@ -38,9 +38,13 @@ def duration(ns: int) -> str:
 
 
 def verdict(
-    attribution: Attribution, devices: DeviceUse, ranges: PathQuantities, doubts: Doubts
+    attribution: Attribution,
+    devices: DeviceUse,
+    ranges: PathQuantities,
+    doubts: Doubts,
+    bound: str,
 ) -> str:
-    """Where the GPU time goes, in one sentence."""
+    """What bounds the run and where the GPU time goes, in one sentence."""
     total = int(attribution.duration.sum())
     if not len(devices) or not total:
         return "unclear: the capture has no GPU records"
@@ -48,8 +52,8 @@ def verdict(
         share = doubts.suspect_ns / total
         return f"unclear: {share:.0%} of GPU time is of ops whose recorded end cannot be right"
     window, busy = int(devices.window_ns.sum()), int(devices.busy_ns.sum())
-    bound = "at least " if doubts.lost_launches else ""
-    use = f"GPU busy {bound}{busy / window:.0%} of {duration(window)}"
+    least = "at least " if doubts.lost_launches else ""
+    use = f"{bound}: GPU busy {least}{busy / window:.0%} of {duration(window)}"
     if len(devices) > 1:
         use += f" over {len(devices)} GPUs"
     place = _place(total, ranges, attribution.paths)

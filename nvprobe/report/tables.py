@@ -15,6 +15,7 @@ from nvprobe.analyze.missing import not_computed
 from nvprobe.analyze.model import UNKNOWN, Analysis
 from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import Kind, Method
+from nvprobe.report import advice
 from nvprobe.trace import Column, Missing, OpKind, Table, Trace
 from nvprobe.version import __version__
 
@@ -56,10 +57,10 @@ def document(analysis: Analysis) -> Row:
         "idle": _idle(analysis),
         "overlap": analysis.overlap,
         "collectives": analysis.collectives,
-        "memory": analysis.memory,
+        "memory": advice.memory(analysis),
         "counters": analysis.counters,
         "compiled_graphs": analysis.compiled_graphs,
-        "findings": analysis.findings,
+        "findings": advice.finding_rows(analysis),
         "missing": [_missing(m) for m in (*analysis.missing, *not_computed(analysis))],
     }
 
@@ -186,7 +187,7 @@ def _ranges(analysis: Analysis) -> list[Row]:
     rows = np.argsort(table.order)
     rows = rows[(table.calls[rows] > 0) | (table.ops[rows] > 0)]
     table, texts = table.take(rows), paths.texts()
-    trace = analysis.attribution.trace
+    trace, work = analysis.attribution.trace, advice.work_of_paths(analysis)
     quantities = (
         "calls wall_ns self_wall_ns ops gpu_ns gpu_self_ns gpu_busy_ns gpu_span_ns "
         "sync_ns idle_ns exposed_comm_ns"
@@ -197,6 +198,7 @@ def _ranges(analysis: Analysis) -> list[Row]:
             "kind": [Kind(kind).name.lower() for kind in paths.kind[rows].tolist()],
             "domain": trace.texts(paths.domain[rows]),
             **_numeric(table, quantities),
+            "work": [work.get(row) for row in rows.tolist()],
             "counters": [None] * len(rows),
         }
     )
@@ -220,12 +222,10 @@ def _kernels(analysis: Analysis) -> list[Row]:
             "name": trace.texts(table.name),
             "short_name": trace.texts(table.short_name),
             "kind": [OpKind(kind).name.lower() for kind in table.kind.tolist()],
-            "class": [None] * len(table),
             **_numeric(table, "ops gpu_ns longest_ns"),
             "top_path": path_texts(analysis, table.top_path),
             **_numeric(table, "top_path_ns suspect_ops suspect_ns"),
-            "occupancy": [None] * len(table),
-            "waves": [None] * len(table),
+            **advice.kernel_traits(analysis),
         }
     )
 

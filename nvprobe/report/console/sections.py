@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nvprobe.analyze.model import Analysis
 from nvprobe.attribute.model import Method
+from nvprobe.report.console.advice import findings
 from nvprobe.report.console.format import count, kernel_name, left_cut, percent, plain, time
 from nvprobe.report.console.view import TreeView, visible_tree
 
@@ -245,5 +246,5 @@ def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
     return table
 
 
-SECTIONS = (verdict, ledger, tree, kernels, copies, steps, spans, warnings, missing)
+SECTIONS = (verdict, findings, ledger, tree, kernels, copies, steps, spans, warnings, missing)
 """In the order of the report; a section that has nothing to show returns ``None``."""

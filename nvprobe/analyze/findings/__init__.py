@@ -1,0 +1,107 @@
+"""What to do about it: findings ranked by what they save, from evidence only.
+
+``RULES`` is the list of patterns; each is a generator in a module beside this one that yields
+findings with their estimate. Here they are held against the window: what could save less than
+``NOTABLE`` of it is no finding, unless it is no matter of time. docs/findings.md has the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from nvprobe.analyze.classes import classify_ops
+from nvprobe.analyze.findings.capture import memory_limit, profiler_cost
+from nvprobe.analyze.findings.compilation import compilation, graph_breaks
+from nvprobe.analyze.findings.kernels import (
+    elementwise_chains,
+    fp32_products,
+    gemm_efficiency,
+    one_kernel,
+    unfused_attention,
+)
+from nvprobe.analyze.findings.model import Evidence, Finding, Severity
+from nvprobe.analyze.findings.traffic import exposed_communication, exposed_copies, graph_gaps
+from nvprobe.analyze.findings.waiting import (
+    allocation,
+    host_bound,
+    input_wait,
+    pageable_copies,
+    synchronisation,
+)
+from nvprobe.analyze.memory import memory
+from nvprobe.analyze.model import DeviceUse, Steps
+from nvprobe.analyze.occupancy import launch_fit
+from nvprobe.analyze.waits import waits
+from nvprobe.analyze.work import work_items
+from nvprobe.attribute.model import Attribution
+from nvprobe.trace import Column
+
+__all__ = ["NOTABLE", "RULES", "Evidence", "Finding", "findings", "gather"]
+
+NOTABLE = 0.02
+"""A finding saves at most at least this share of the window."""
+_SEVERITIES: tuple[tuple[float, Severity], ...] = ((0.2, "high"), (0.08, "medium"), (0.0, "low"))
+
+RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    synchronisation,
+    pageable_copies,
+    input_wait,
+    allocation,
+    compilation,
+    graph_breaks,
+    host_bound,
+    unfused_attention,
+    fp32_products,
+    elementwise_chains,
+    one_kernel,
+    gemm_efficiency,
+    exposed_copies,
+    exposed_communication,
+    graph_gaps,
+    memory_limit,
+    profiler_cost,
+)
+"""Specific rules stand before general ones, which leave out what is explained already."""
+
+
+def gather(
+    attribution: Attribution, steps: Steps, devices: DeviceUse, lost: Column, suspect: Column
+) -> Evidence:
+    """Everything the rules look at. ``lost``: call rows without a GPU record; ``suspect``: per op.
+
+    Looks up open paths, so it goes before tables with one row a path.
+    """
+    classes = classify_ops(attribution.trace)
+    return Evidence(
+        attribution=attribution,
+        steps=steps,
+        devices=devices,
+        waits=waits(attribution, steps),
+        classes=classes,
+        fit=launch_fit(attribution.trace),
+        work=work_items(attribution, classes),
+        memory=memory(attribution, steps),
+        lost_launches=len(lost),
+        suspect=suspect,
+    )
+
+
+def findings(evidence: Evidence) -> tuple[Finding, ...]:
+    """Everything worth changing, what saves most first (by the middle of its bounds)."""
+    found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
+    kept = [_weighed(one, evidence.window_ns) for one in found if _notable(one, evidence.window_ns)]
+    return tuple(sorted(kept, key=lambda one: -sum(one.saves_ns)))
+
+
+def _notable(finding: Finding, window_ns: int) -> bool:
+    return finding.saves_ns == (0, 0) or finding.saves_ns[1] >= NOTABLE * window_ns
+
+
+def _weighed(finding: Finding, window_ns: int) -> Finding:
+    """With its severity: by the middle of the bounds over the window."""
+    share = sum(finding.saves_ns) / 2 / window_ns
+    if not share:
+        return dataclasses.replace(finding, severity="info")
+    severity = next(name for least, name in _SEVERITIES if share >= least)
+    return dataclasses.replace(finding, severity=severity)

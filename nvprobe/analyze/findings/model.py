@@ -1,0 +1,171 @@
+"""A finding, and the evidence that rules look at.
+
+``saves_ns`` is how much shorter the captured window would be, ``(low, high)``: the high end is what
+the evidence allows at most, the low end what remains under pessimistic assumptions, which each
+rule states. A window holds several steps; divide by them for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from nvprobe.analyze.classes import OpClasses
+from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.memory import Memory
+from nvprobe.analyze.model import DeviceUse, Steps
+from nvprobe.analyze.occupancy import LaunchFit
+from nvprobe.analyze.waits import Waits
+from nvprobe.analyze.work import WorkItems
+from nvprobe.attribute.intervals import union_length
+from nvprobe.attribute.model import Attribution
+from nvprobe.trace import NO_ROW, Column, Ops, Trace
+
+__all__ = ["Evidence", "Finding", "Severity", "Value"]
+
+Severity = Literal["high", "medium", "low", "info"]
+Value = int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to change, or to know."""
+
+    id: str
+    """Stable name of the pattern: ``implicit_sync``."""
+    title: str
+    path: int
+    """Row of ``attribution.paths``, -1 where it is no one path's."""
+    sources: tuple[str, ...]
+    """Lines of the program, where known: ``train.py:31``."""
+    evidence: Mapping[str, Value]
+    saves_ns: tuple[int, int]
+    advice: tuple[str, ...]
+    """What to try, the likeliest first."""
+    severity: Severity = "info"
+    """Set when findings are ranked, from ``saves_ns``."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an analysis knows, as rules need it. Sums worked out once are kept."""
+
+    attribution: Attribution
+    steps: Steps
+    devices: DeviceUse
+    waits: Waits
+    classes: OpClasses
+    fit: LaunchFit | None
+    work: WorkItems | None
+    memory: Memory | None
+    lost_launches: int
+    """Launch calls without any GPU record: with more than one in a hundred, idle means nothing."""
+    suspect: Column
+    """bool per op: its recorded end cannot be right."""
+    notes: dict[str, object] = field(default_factory=dict)
+    """What one rule tells the next, such as ops that are already explained."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace behind it all."""
+        return self.attribution.trace
+
+    @cached_property
+    def ops(self) -> Ops:
+        """GPU ops; an empty table where there are none."""
+        return self.trace.ops if self.trace.ops is not None else Ops.empty()
+
+    @cached_property
+    def window_ns(self) -> int:
+        """Time from first to last op, summed over devices."""
+        return int(self.devices.window_ns.sum())
+
+    @cached_property
+    def busy_ns(self) -> int:
+        """Time with any op running, summed over devices."""
+        return int(self.devices.busy_ns.sum())
+
+    @property
+    def busy_share(self) -> float:
+        """Busy over window, 0 where nothing ran."""
+        return self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+    @cached_property
+    def trusted(self) -> Column:
+        """bool per op: it has possible times and no suspect end."""
+        return self.attribution.valid & ~self.suspect
+
+    @cached_property
+    def idle_trusted(self) -> bool:
+        """Whether idle figures mean anything: hardly a launch lost, ends right."""
+        suspect_ns = int(self.attribution.duration[self.suspect].sum())
+        total = int(self.attribution.duration.sum())
+        return self.lost_launches * 100 <= len(self.ops) and suspect_ns <= total // 10
+
+    @cached_property
+    def steady(self) -> Column:
+        """Rows of the steps that stand for the loop: without a first one that warms up."""
+        wall = self.steps.wall_ns
+        rows = np.arange(len(wall))
+        if len(wall) >= 3 and wall[0] > 2 * np.median(wall[1:]):
+            rows = rows[1:]
+        return rows
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the capture shows a loop: what it does once may be start-up."""
+        return len(self.steady) >= 2
+
+    def idle(self, *causes: Cause) -> Column:
+        """Idle ns per path (the last entry: of no path) of some causes, in the steady steps.
+
+        Without steps: all that has a path. Idle outside both may be start-up.
+        """
+        charges = self.waits.idle
+        rows = np.isin(charges.cause, causes)
+        rows &= np.isin(charges.step, self.steady) if self.repeats else charges.path >= 0
+        out = np.zeros(len(self.attribution.paths.parent) + 1, np.int64)
+        np.add.at(out, charges.path[rows], charges.ns[rows])
+        return out
+
+    @cached_property
+    def step_of_op(self) -> Column:
+        """int64 row of the step (of its process) that was open when an op was called, -1."""
+        out = np.full(len(self.ops), NO_ROW, np.int64)
+        calls, call = self.trace.calls, self.attribution.call
+        rows = np.flatnonzero(call >= 0)
+        if calls is None or not len(self.steps):
+            return out
+        steps, time = self.steps, calls.start[call[rows]]
+        for process in np.unique(steps.process).tolist():
+            mine = np.flatnonzero(steps.process == process)
+            mine = mine[np.argsort(steps.start[mine], kind="stable")]
+            here = np.flatnonzero(self.ops.process[rows] == process)
+            at = np.searchsorted(steps.start[mine], time[here], side="right") - 1
+            inside = (at >= 0) & (time[here] < steps.end[mine[np.maximum(at, 0)]])
+            out[rows[here[inside]]] = mine[at[inside]]
+        return out
+
+    def in_steady(self, time: Column) -> Column:
+        """bool per instant: inside a steady step (of any process); all, where nothing repeats."""
+        if not self.repeats:
+            return np.ones(len(time), bool)
+        order = np.argsort(self.steps.start[self.steady])
+        start, end = (c[self.steady][order] for c in (self.steps.start, self.steps.end))
+        end = np.maximum.accumulate(end)
+        at = np.searchsorted(start, time, side="right") - 1
+        return (at >= 0) & (time < end[np.maximum(at, 0)])
+
+    def alone_ns(self, some: Column, beside: Column) -> int:
+        """Time in which ops of ``some`` ran and none of ``beside``, summed over devices."""
+        return int((self._union(some | beside) - self._union(beside)).sum())
+
+    def _union(self, chosen: Column) -> Column:
+        rows = np.flatnonzero(chosen & self.trusted)
+        device = self.ops.device[rows] - NO_ROW  # no device is group 0
+        groups = len(self.trace.devices) + 1
+        return union_length(device, self.ops.start[rows], self.ops.end[rows], groups)

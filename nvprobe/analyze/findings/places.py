@@ -1,0 +1,55 @@
+"""Where a finding is: the one path that most of its time belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analyze.grouping import levels, push_up
+from nvprobe.attribute.model import Kind, PathTable
+from nvprobe.trace import NO_ROW, Column
+
+__all__ = ["common_path", "named", "program_paths"]
+
+_SHARE = 0.6
+"""A path is the place if this much of the time lies in it."""
+_LONGEST = 60
+_LOWER = (Kind.OPERATOR, Kind.LIBRARY, Kind.COLLECTIVE)
+"""What torch and its libraries call their own parts."""
+
+
+def program_paths(paths: PathTable) -> Column:
+    """Per path: itself or its nearest ancestor that a person wrote, -1 for none.
+
+    A person knows ``step/forward``, not ``…/aten::linear/aten::addmm``; what a collective opens
+    inside itself is the library's too.
+    """
+    lower = np.isin(paths.kind, _LOWER)
+    inside = paths.kind == Kind.COLLECTIVE
+    out = np.where(lower, NO_ROW, np.arange(len(lower))).astype(np.int64)
+    for rows in levels(paths)[1:]:
+        parent = paths.parent[rows]
+        inside[rows] |= inside[parent]
+        rise = lower[rows] | inside[rows]
+        out[rows[rise]] = out[parent[rise]]
+    return out
+
+
+def common_path(paths: PathTable, ns: Column) -> int:
+    """The deepest program path with most of ``ns`` (one entry a path, a last one for none)."""
+    total = int(ns.sum())
+    if not total or not len(paths.parent):
+        return NO_ROW
+    inclusive = push_up(paths, ns[: len(paths.parent)])
+    program = program_paths(paths) == np.arange(len(paths.parent))
+    large = np.flatnonzero((inclusive >= _SHARE * total) & program)
+    if not len(large):
+        return NO_ROW
+    return int(large[np.lexsort((inclusive[large], paths.depth[large]))[-1]])
+
+
+def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
+    """A path's text for a title, cut in front where it is long."""
+    if path < 0:
+        return otherwise
+    text = paths.text(path)
+    return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]

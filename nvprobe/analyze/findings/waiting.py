@@ -1,0 +1,325 @@
+"""Findings about an idle GPU: synchronising calls, data, allocation, launches, host work.
+
+Idle is charged to causes and paths by :mod:`nvprobe.analyze.idle`; these rules only say what the
+charges mean. Low ends are half (for launches and host work: three tenths) of the idle time: under
+a profiler the host is slower than alone, so the gaps are longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from nvprobe.analyze.findings.model import Evidence, Finding
+from nvprobe.analyze.findings.places import common_path, named, program_paths
+from nvprobe.analyze.grouping import sums
+from nvprobe.analyze.hostwork import Cause
+from nvprobe.attribute.launches import calls_named
+from nvprobe.trace import Column, OpKind
+
+__all__ = ["allocation", "host_bound", "input_wait", "pageable_copies", "synchronisation"]
+
+PAGEABLE, HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 1, 2
+SLOWEST_PINNED_BYTES_NS = 12.0
+"""Bytes a nanosecond that pinned memory reaches on any current bus (PCIe 3, 16 lanes)."""
+LAUNCH_NS = 200_000
+"""A host that takes longer than this a launch does more than launching."""
+SHORT_KERNEL_NS = 20_000
+PLAIN = 0.05
+"""Less of the window than this is no bottleneck."""
+FEW_LAUNCHES = 10
+"""A step with fewer launches is not bound by them."""
+MANY = 20
+"""Without steps: done as often as this, it is done in a loop."""
+_ALLOCATION = r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
+
+
+def synchronisation(evidence: Evidence) -> Iterator[Finding]:
+    """Calls that made the host wait and so left the GPU without work: one finding a line."""
+    syncs, paths = evidence.waits.syncs, evidence.attribution.paths
+    if not len(syncs.calls) or not evidence.idle_trusted:
+        return
+    allocating = calls_named(evidence.trace, _ALLOCATION)[syncs.calls.call]
+    rows = np.flatnonzero(~_pageable_upload(evidence) & ~allocating)
+    sites = syncs.sites
+    program = np.append(program_paths(paths), -1)
+    # The copy and the wait of one .item() are two calls: a known line or operator joins them.
+    keys = [
+        (int(sites.source[s]), int(sites.operator[s]) if sites.source[s] < 0 else -1,
+         int(program[sites.path[s]]) if sites.source[s] < 0 else -1,
+         int(sites.call[s]) if sites.source[s] < 0 and sites.operator[s] < 0 else -1)
+        for s in range(len(sites))
+    ]  # fmt: skip
+    distinct = sorted(set(keys))
+    group = np.array([distinct.index(key) for key in keys])[syncs.site[rows]]
+    bubble = sums(group, syncs.bubble_ns[rows], len(distinct))
+    for one in np.argsort(-bubble, kind="stable").tolist():
+        mine = rows[group == one]
+        if bubble[one] > 0 and _in_a_loop(evidence, len(mine)):
+            yield _synchronisation(evidence, mine, int(bubble[one]))
+
+
+def _in_a_loop(evidence: Evidence, count: int) -> bool:
+    """Whether something done ``count`` times is done again and again, not while starting up."""
+    return count >= (2 if evidence.repeats else MANY)
+
+
+def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
+    """The finding of one line, or of one operator or call in one path."""
+    syncs, paths = evidence.waits.syncs, evidence.attribution.paths
+    sites = syncs.sites
+    site = int(syncs.site[rows[np.argmax(syncs.bubble_ns[rows])]])
+    source, operator = _label(evidence, sites.source[site]), _label(evidence, sites.operator[site])
+    call = evidence.trace.text(int(sites.call[site])) or "a call"
+    path = int(np.append(program_paths(paths), -1)[sites.path[site]])
+    explicit = operator is None and source is None and "Synchronize" in call
+    what = f"{operator or call} in {named(paths, path)}"
+    if source:
+        what = f"{source} ({operator})" if operator else source
+    same = sites.call[syncs.site[rows]] == sites.call[site]
+    return Finding(
+        id="explicit_sync" if explicit else "implicit_sync",
+        title=f"{what} makes the host wait, and then the GPU",
+        path=path,
+        sources=(source,) if source else (),
+        evidence={
+            "call": call,
+            "operator": operator,
+            "count": int(same.sum()),
+            "wait_ns": int(syncs.calls.wait_ns[rows].sum()),
+            "busy_ns": int(syncs.calls.busy_ns[rows].sum()),
+            "bubble_ns": bubble,
+        },
+        saves_ns=(bubble // 2, bubble + _downloads_ns(evidence, syncs.calls.op[rows])),
+        advice=(
+            ("remove it from the loop; measure with CUDA events instead",)
+            if explicit
+            else (
+                "do not read the value every step: keep it on the device, or read it one step late",
+                "replace a data-dependent `if` by torch.where, nonzero by a mask",
+                "torch.cuda.set_sync_debug_mode('warn') shows every such line",
+            )
+        ),
+    )
+
+
+def _downloads_ns(evidence: Evidence, op: Column) -> int:
+    """GPU time of the awaited copies to the host: gone with the value that was read."""
+    ops, op = evidence.ops, np.unique(op[op >= 0])
+    op = op[(ops.kind[op] == OpKind.MEMCPY) & (ops.copy_kind[op] == DEVICE_TO_HOST)]
+    return int(evidence.attribution.duration[op].sum())
+
+
+def _label(evidence: Evidence, row: Any) -> str | None:
+    return str(evidence.waits.syncs.labels[int(row)].as_py()) if row >= 0 else None
+
+
+def _pageable_upload(evidence: Evidence) -> Column:
+    """bool per synchronising call: an upload from pageable memory that held the host."""
+    op, ops = evidence.waits.syncs.calls.op, evidence.ops
+    out = op >= 0
+    at = op[out]
+    out[out] = (
+        (ops.kind[at] == OpKind.MEMCPY)
+        & (ops.copy_kind[at] == HOST_TO_DEVICE)
+        & (ops.source_memory[at] == PAGEABLE)
+        & calls_named(evidence.trace, r"^(?:cuda|cu|hip)Memcpy")[
+            evidence.waits.syncs.calls.call[out]
+        ]
+    )
+    return out
+
+
+def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
+    """Uploads from ordinary memory that blocked the host.
+
+    Low end: the same bytes at the rate of the slowest bus, still in the way. High end: copies
+    hidden beside compute, and no bubble.
+    """
+    syncs, paths = evidence.waits.syncs, evidence.attribution.paths
+    rows = np.flatnonzero(_pageable_upload(evidence))
+    rows = rows[evidence.in_steady(syncs.calls.start[rows])]
+    if not len(rows) or not _in_a_loop(evidence, len(rows)):
+        return
+    op = np.unique(syncs.calls.op[rows])
+    copied, size = evidence.attribution.duration[op], evidence.ops.bytes[op]
+    mask = np.zeros(len(evidence.ops), bool)
+    mask[op] = True
+    bubble = int(syncs.bubble_ns[rows].sum()) if evidence.idle_trusted else 0
+    alone = evidence.alone_ns(mask, ~mask)
+    faster = int(np.maximum(copied - size / SLOWEST_PINNED_BYTES_NS, 0).sum())
+    by_path = np.zeros(len(paths.parent) + 1, np.int64)
+    np.add.at(by_path, evidence.attribution.owner[op], copied)
+    path = common_path(paths, by_path)
+    labels = {_label(evidence, row) for row in syncs.sites.source[np.unique(syncs.site[rows])]}
+    sources = tuple(sorted(label for label in labels if label))
+    where = sources[0] if len(sources) == 1 else named(paths, path)
+    yield Finding(
+        id="pageable_copy",
+        title=f"Copies from pageable memory in {where} hold the host",
+        path=path,
+        sources=sources,
+        evidence={
+            "copies": len(op),
+            "bytes": int(size.sum()),
+            "copy_ns": int(copied.sum()),
+            "wait_ns": int(syncs.calls.wait_ns[rows].sum()),
+            "bubble_ns": bubble,
+            "gigabytes_per_s": round(float(size.sum()) / max(int(copied.sum()), 1), 2),
+        },
+        saves_ns=(min(faster, alone), alone + bubble),
+        advice=(
+            "pin the memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy with "
+            "non_blocking=True",
+            "copy the next batch on a side stream while this one is computed",
+        ),
+    )
+
+
+def input_wait(evidence: Evidence) -> Iterator[Finding]:
+    """The GPU is idle while the launching thread waits for data."""
+    idle, paths = evidence.idle(Cause.INPUT), evidence.attribution.paths
+    total = int(idle.sum())
+    if not total or not evidence.idle_trusted or not len(evidence.steps):
+        return
+    path = common_path(paths, idle)
+    yield Finding(
+        id="input_wait",
+        title=f"The GPU waits for data in {named(paths, path)}",
+        path=path,
+        sources=(),
+        evidence={"idle_ns": total, "share_of_window": _share(total, evidence)},
+        saves_ns=(total // 2, total),
+        advice=(
+            "DataLoader(num_workers=…, persistent_workers=True, prefetch_factor=…): prepare "
+            "batches in worker processes",
+            "pin_memory=True with non_blocking copies; decode or augment on the GPU",
+        ),
+    )
+
+
+def allocation(evidence: Evidence) -> Iterator[Finding]:
+    """The driver allocates or frees in every step, where a caching allocator should not.
+
+    High end: also the synchronisation of frees, and the calls' own time.
+    """
+    calls = evidence.trace.calls
+    if calls is None or not evidence.idle_trusted or not evidence.repeats:
+        return
+    rows = np.flatnonzero(calls_named(evidence.trace, _ALLOCATION))
+    rows = rows[evidence.in_steady(calls.start[rows])]
+    if len(rows) < len(evidence.steady):
+        return
+    syncs, paths = evidence.waits.syncs, evidence.attribution.paths
+    waiting = np.isin(syncs.calls.call, rows)
+    bubble = int(syncs.bubble_ns[waiting].sum())
+    idle = evidence.idle(Cause.ALLOCATION)
+    total = int(idle.sum()) + bubble
+    path_of = evidence.attribution.open.at(calls.thread[rows], calls.start[rows])
+    spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
+    np.add.at(spent, path_of, calls.end[rows] - calls.start[rows])
+    path = common_path(paths, spent)
+    freed = int(calls_named(evidence.trace, r"Free|Release|Unmap")[rows].sum())
+    yield Finding(
+        id="allocator",
+        title="Memory is taken from the driver in every step (cudaMalloc, cudaFree) in "
+        f"{named(paths, path)}",
+        path=path,
+        sources=(),
+        evidence={
+            "allocating_calls": len(rows) - freed,
+            "freeing_calls": freed,
+            "calls_ns": int((calls.end[rows] - calls.start[rows]).sum()),
+            "idle_ns": int(idle.sum()),
+            "bubble_ns": bubble,
+        },
+        saves_ns=(total // 2, max(total, int((calls.end[rows] - calls.start[rows]).sum()))),
+        advice=(
+            "do not call torch.cuda.empty_cache() in the loop",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where memory is fragmented",
+            "reuse buffers of fixed size; fewer different shapes",
+        ),
+    )
+
+
+def host_bound(evidence: Evidence) -> Iterator[Finding]:
+    """The GPU is idle while the host launches (launch-bound) or does something else."""
+    if not evidence.idle_trusted or not evidence.repeats:
+        return
+    paths = evidence.attribution.paths
+    idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    idle = np.maximum(idle - _explained(evidence, len(idle)), 0)
+    total = int(idle.sum())
+    path = common_path(paths, idle)
+    inside = _below(evidence, path)
+    kernels = inside & (evidence.ops.kind == OpKind.KERNEL) & (evidence.ops.graph_node == 0)
+    kernels &= _called_in_steady(evidence)
+    launches = int(kernels.sum())
+    if not launches or total < PLAIN * evidence.window_ns:
+        return
+    typical = int(np.median(evidence.attribution.duration[kernels]))
+    a_launch = total // launches
+    facts = {
+        "idle_ns": total,
+        "share_of_window": _share(total, evidence),
+        "launches": launches,
+        "launches_per_step": round(launches / len(evidence.steady), 1),
+        "median_kernel_ns": typical,
+        "host_ns_per_launch": a_launch,
+    }
+    saves = (total * 3 // 10, total)
+    per_step = launches / len(evidence.steady)
+    if a_launch > LAUNCH_NS or per_step < FEW_LAUNCHES:
+        yield Finding(
+            "host_work", f"The GPU waits for the host's own work in {named(paths, path)}",
+            path, (), facts, (0, total),
+            ("record Python stacks (nvprobe launch --with-torch-trace) to see what it does",
+             "move the work out of the loop, or into another thread or process"),
+        )  # fmt: skip
+    elif typical <= SHORT_KERNEL_NS:
+        yield Finding(
+            "launch_bound",
+            f"Launch-bound in {named(paths, path)}: {per_step:,.0f} kernels a step of "
+            f"{typical / 1000:.1f} µs (median), launched more slowly than they run",
+            path, (), facts, saves,
+            ('torch.compile(mode="reduce-overhead"): fewer kernels, replayed as a CUDA graph',
+             "capture the step in a CUDA graph (torch.cuda.CUDAGraph, make_graphed_callables)",
+             "larger batches; foreach or fused optimizers"),
+        )  # fmt: skip
+
+
+def _explained(evidence: Evidence, size: int) -> Column:
+    """Idle ns per path that a more specific rule has taken."""
+    out = np.zeros(size, np.int64)
+    taken = evidence.notes.get("explained_idle")
+    if isinstance(taken, np.ndarray):  # paths may have been added since: the last entry is none
+        out[: len(taken) - 1] = taken[:-1]
+    return out
+
+
+def _below(evidence: Evidence, path: int) -> Column:
+    """bool per op: its owner path begins with ``path`` (all ops for -1)."""
+    owner = evidence.attribution.owner
+    if path < 0:
+        return np.ones(len(owner), bool)
+    paths = evidence.attribution.paths
+    under = np.zeros(len(paths.parent) + 1, bool)
+    under[path] = True
+    for depth in range(int(paths.depth[path]) + 1, int(paths.depth.max(initial=0)) + 1):
+        rows = np.flatnonzero(paths.depth == depth)
+        under[rows] = under[paths.parent[rows]]
+    return under[owner]
+
+
+def _called_in_steady(evidence: Evidence) -> Column:
+    """bool per op: launched in a steady step."""
+    calls, call = evidence.trace.calls, evidence.attribution.call
+    if calls is None:
+        return np.zeros(len(call), bool)
+    return (call >= 0) & evidence.in_steady(calls.start[call])
+
+
+def _share(ns: int, evidence: Evidence) -> float:
+    return round(ns / evidence.window_ns, 4) if evidence.window_ns else 0.0

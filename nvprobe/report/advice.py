@@ -1,0 +1,148 @@
+"""JSON of what the findings room knows: findings, kernel traits, work by path, memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nvprobe.analyze.classes import UNKNOWN, Activity, Family, Precision
+from nvprobe.analyze.memory import Memory
+from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.occupancy import Limiter
+from nvprobe.trace import Column
+
+__all__ = ["finding_rows", "kernel_traits", "memory", "work_of_paths"]
+
+Row = dict[str, Any]
+
+
+def finding_rows(analysis: Analysis) -> list[Row] | None:
+    """Findings in their order; null where they were not computed."""
+    if analysis.findings is None:
+        return None
+    paths = analysis.attribution.paths
+    return [
+        {
+            "id": one.id,
+            "title": one.title,
+            "severity": one.severity,
+            "path": paths.text(one.path) if one.path >= 0 else None,
+            "sources": list(one.sources),
+            "evidence": dict(one.evidence),
+            "saves_ns": list(one.saves_ns),
+            "try": list(one.advice),
+        }
+        for one in analysis.findings
+    ]
+
+
+def kernel_traits(analysis: Analysis) -> dict[str, list[Any]]:
+    """Columns beside those of ``kernels``; null where unknown."""
+    traits, rows = analysis.traits, len(analysis.kernels)
+    names = (
+        "class",
+        "family",
+        "precision",
+        "tensor_cores",
+        "occupancy",
+        "waves",
+        "tail",
+        "limiter",
+    )
+    if traits is None:
+        return {name: [None] * rows for name in names}
+    return {
+        "class": [Activity(value).label for value in traits.activity.tolist()],
+        "family": [Family(value).label for value in traits.family.tolist()],
+        "precision": [
+            None if value == UNKNOWN else Precision(value).label
+            for value in traits.precision.tolist()
+        ],
+        "tensor_cores": [
+            None if value == UNKNOWN else bool(value) for value in traits.tensor_cores.tolist()
+        ],
+        "occupancy": _fractions(traits.occupancy),
+        "waves": _fractions(traits.waves),
+        "tail": _fractions(traits.tail),
+        "limiter": [
+            None if value < 0 else Limiter(value).name.lower() for value in traits.limiter.tolist()
+        ],
+    }
+
+
+def work_of_paths(analysis: Analysis) -> dict[int, Row]:
+    """``{path row: {flops, flops_per_s, bytes_per_s, intensity, mfu, …}}`` of paths with shapes."""
+    table = analysis.work
+    if table is None:
+        return {}
+    fields = ("flops", "bytes", "flops_per_s", "bytes_per_s", "intensity", "mfu")
+    columns = {name: _fractions(getattr(table, name)) for name in fields}
+    return {
+        path: {
+            "items": int(table.items[row]),
+            "gpu_ns": int(table.gpu_ns[row]),
+            **{name: values[row] for name, values in columns.items()},
+        }
+        for row, path in enumerate(table.path.tolist())
+    }
+
+
+def memory(analysis: Analysis) -> Row | None:
+    """Memory by device, step and path; null where no allocation was recorded."""
+    use = analysis.memory
+    if use is None:
+        return None
+    return {
+        "from_zero": use.from_zero,
+        "devices": _memory_devices(analysis, use),
+        "steps": [
+            {
+                "index": int(analysis.steps.index[step]),
+                "device": device,
+                "peak_bytes": peak,
+                "growth_bytes": growth,
+            }
+            for step, device, peak, growth in zip(
+                *(c.tolist() for c in use.steps.columns().values()), strict=True
+            )
+        ],
+        "paths": [
+            {"path": analysis.attribution.paths.text(path), **row}
+            for path, row in zip(use.paths.path.tolist(), _path_memory(use), strict=True)
+        ],
+    }
+
+
+def _memory_devices(analysis: Analysis, use: Memory) -> list[Row]:
+    table, paths = use.devices, analysis.attribution.paths
+    ids = analysis.attribution.trace.devices.id
+    return [
+        {
+            "process": int(table.process[row]),
+            "device": int(ids[table.device[row]]),
+            "events": int(table.events[row]),
+            "peak_bytes": int(table.peak_bytes[row]),
+            "peak_ns": int(table.peak_time[row]),
+            "peak_path": paths.text(int(table.peak_path[row]))
+            if table.peak_path[row] >= 0
+            else None,
+            "growth_bytes": int(table.growth_bytes[row]),
+            "peak_reserved_bytes": _known(table.peak_reserved_bytes[row]),
+            "capacity_bytes": _known(table.capacity_bytes[row]),
+        }
+        for row in range(len(table))
+    ]
+
+
+def _path_memory(use: Memory) -> list[Row]:
+    names = ("allocations", "allocated_bytes", "growth_bytes", "peak_bytes")
+    columns = [getattr(use.paths, name).tolist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _known(value: Any) -> int | None:
+    return None if value < 0 else int(value)
+
+
+def _fractions(column: Column) -> list[float | None]:
+    return [None if math.isnan(value) or math.isinf(value) else value for value in column.tolist()]

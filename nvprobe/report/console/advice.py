@@ -1,0 +1,47 @@
+"""The findings of the terminal report: what to change, in the order of what it saves."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from nvprobe.analyze.findings import Finding
+from nvprobe.analyze.model import Analysis
+from nvprobe.report.console.format import percent, plain, time
+from nvprobe.report.console.view import TreeView
+
+__all__ = ["findings"]
+
+_STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
+_ADVICE = 2
+"""Lines of advice shown; all are in the JSON."""
+
+
+def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Each finding with its estimate and what to try."""
+    found = analysis.findings
+    if not found:
+        return None
+    window = int(analysis.devices.window_ns.sum())
+    return Group(
+        Text("Findings", "bold"),
+        *(_one(number, one, window) for number, one in enumerate(found, 1)),
+    )
+
+
+def _one(number: int, finding: Finding, window: int) -> RenderableType:
+    head = Text(f"{number}. ")
+    head.append(plain(finding.title).plain, _STYLES[finding.severity])
+    if finding.saves_ns[1]:
+        head.append(f"  saves {_saving(finding.saves_ns, window)}", "")
+    lines: list[RenderableType] = [head]
+    for advice in finding.advice[:_ADVICE]:
+        lines.append(Padding(Text(f"→ {plain(advice).plain}"), (0, 0, 0, 3)))
+    return Group(*lines)
+
+
+def _saving(saves: tuple[int, int], window: int) -> str:
+    low, high = saves
+    span = f"up to {time(high)}" if not low else f"{time(low)} to {time(high)}"
+    return f"{span} of {time(window)} ({percent(high, window)} at most)"
