@@ -6,12 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.nvtx_recorder import Recorder, build
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("NVPROBE_SHARED", ROOT.parent / "shared"))
 CORPUS = SHARED / "corpus"
+
+# The same examples in every run, so that a change is judged and not the dice;
+# `pytest --hypothesis-profile=explore` looks for new ones.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
