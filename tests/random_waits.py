@@ -46,7 +46,9 @@ CALL_NAMES = [
     "cudaMemcpy",
     "cudaStreamWaitEvent",
 ]
-STRINGS = [*RANGE_NAMES, *CALL_NAMES, "python3", "pt_autograd_0"]
+OP_NAMES = ["gemm_kernel", "ncclDevKernel_AllReduce", "ncclKernel_SendRecv", "Memcpy", "Memset"]
+OP_KINDS = [OpKind.KERNEL, OpKind.KERNEL, OpKind.KERNEL, OpKind.MEMCPY, OpKind.MEMSET]
+STRINGS = [*RANGE_NAMES, *CALL_NAMES, *OP_NAMES, "python3", "pt_autograd_0"]
 times = st.integers(1, 39)
 
 
@@ -67,6 +69,8 @@ def wait_traces(draw, crossing: bool = False):
         st.integers(-1, 1),
         st.integers(0, 2),
         st.integers(-1, 3),
+        st.integers(0, len(OP_NAMES) - 1),
+        st.sampled_from([1, 2, 8, 10]),
     )
     ops = draw(st.lists(op, max_size=10))
     sync = st.tuples(st.integers(0, 13), st.integers(0, 1), st.integers(-1, 2))
@@ -81,7 +85,7 @@ def _rows(rows: list[tuple], width: int) -> list[np.ndarray]:
 def _build(process, ranges, calls, ops, syncs) -> Trace:
     thread, start, length, name = _rows(calls, 4)
     correlation = np.arange(len(calls)) + 1
-    op_call, op_start, op_length, device, stream, memory = _rows(ops, 6)
+    op_call, op_start, op_length, device, stream, memory, op_name, copy_kind = _rows(ops, 8)
     known = (op_call >= 0) & (op_call < len(calls))
     op_process = np.zeros(len(ops), np.int64)
     op_process[known] = process[thread[op_call[known]]]
@@ -109,7 +113,7 @@ def _build(process, ranges, calls, ops, syncs) -> Trace:
             name=len(RANGE_NAMES) + name,
         ),
         ops=Ops(
-            kind=np.full(len(ops), OpKind.KERNEL),
+            kind=np.array(OP_KINDS)[op_name],
             process=op_process,
             device=device,
             context=none,
@@ -117,11 +121,11 @@ def _build(process, ranges, calls, ops, syncs) -> Trace:
             correlation=np.where(known, op_call + 1, 0),
             start=op_start,
             end=op_start + op_length,
-            name=none,
+            name=len(RANGE_NAMES) + len(CALL_NAMES) + op_name,
             short_name=none,
             graph_node=np.zeros(len(ops)),
             bytes=none,
-            copy_kind=none,
+            copy_kind=np.where(op_name == OP_NAMES.index("Memcpy"), copy_kind, -1),
             source_memory=memory,
             target_memory=memory,
         ),

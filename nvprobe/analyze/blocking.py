@@ -21,7 +21,7 @@ from nvprobe.attribute.intervals import running_max, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
 
-__all__ = ["SyncCalls", "device_busy", "synchronising_calls"]
+__all__ = ["SyncCalls", "synchronising_calls"]
 
 _DIRECT = (2, 3, 4)
 """CUPTI memory kinds that copies reach without staging: pinned, device, array."""
@@ -49,17 +49,6 @@ class SyncCalls(Table):
     """The awaited stream, -1 for a whole device or where unknown."""
     op: Column = column("i8")
     """Row of the awaited op: the last one there to end inside the call; -1 for none."""
-
-
-def device_busy(attribution: Attribution) -> Coverage:
-    """When each device works; group ``row + 1``, group 0 for ops whose device is unknown."""
-    trace = attribution.trace
-    ops, groups = trace.ops, len(trace.devices) + 1
-    if ops is None:
-        empty = np.empty(0, np.int64)
-        return Coverage.of(empty, empty, empty, groups)
-    rows = attribution.valid
-    return Coverage.of(ops.device[rows] + 1, ops.start[rows], ops.end[rows], groups)
 
 
 def synchronising_calls(
@@ -200,25 +189,29 @@ def _launched_on_before(attribution: Attribution, rows: Column) -> Column:
     assert calls is not None
     if ops is None or not len(ops):
         return np.full(len(rows), NO_DEVICE, np.int32)
-    device = _first_devices(ops, len(attribution.trace.processes))[calls.process[rows]]
+    device, several = _devices_used(ops, len(attribution.trace.processes))
+    device, several = device[calls.process[rows]], several[calls.process[rows]]
+    if not several.any():
+        return device
     op = np.flatnonzero(attribution.call != NO_ROW)
     op = op[sorted_by(calls.thread[attribution.call[op]], calls.start[attribution.call[op]])]
     thread, time = calls.thread[attribution.call[op]], calls.start[attribution.call[op]]
-    asked_thread, asked_time = calls.thread[rows], calls.start[rows]
-    for code, asked in by_group(asked_thread):
+    for code, asked in by_group(calls.thread[rows]):
         low, high = np.searchsorted(thread, [code, code + 1])
-        before = np.searchsorted(time[low:high], asked_time[asked], "right")
+        before = np.searchsorted(time[low:high], calls.start[rows][asked], "right")
         some = before > 0
-        last = op[low + before[some] - 1]
-        device[np.arange(len(rows))[asked][some]] = ops.device[last]
+        device[np.arange(len(rows))[asked][some]] = ops.device[op[low + before[some] - 1]]
     return device
 
 
-def _first_devices(ops: Ops, processes: int) -> Column:
-    """The lowest device row on which each process ran anything; -1 for none."""
+def _devices_used(ops: Ops, processes: int) -> tuple[Column, Column]:
+    """(lowest device row on which each process ran anything, -1 for none; it ran on several)."""
     first = np.full(processes, np.iinfo(np.int32).max, np.int32)
+    last = np.full(processes, NO_DEVICE, np.int32)
     np.minimum.at(first, ops.process, ops.device)
-    return np.where(first == np.iinfo(np.int32).max, NO_DEVICE, first).astype(np.int32)
+    np.maximum.at(last, ops.process, ops.device)
+    nothing = first == np.iinfo(np.int32).max
+    return np.where(nothing, NO_DEVICE, first).astype(np.int32), ~nothing & (last > first)
 
 
 def _awaited_ops(attribution: Attribution, lanes: Streams, waits: SyncCalls) -> Column:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from nvprobe.analyze.grouping import levels, push_up, sums
-from nvprobe.attribute.intervals import merged, running_max, runs, sorted_by
+from nvprobe.analyze.order import alone
+from nvprobe.attribute.intervals import merged, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
 
@@ -30,25 +31,13 @@ def busy_by_path(attribution: Attribution) -> Column:
     device, start, end = ops.device[rows] + 1, ops.start[rows], ops.end[rows]
     order = sorted_by(device, start)
     rows, device, start, end = rows[order], device[order], start[order], end[order]
-    alone = _alone(device, start, end)
-    lengths = sums(attribution.owner[rows[alone]], (end - start)[alone], size)
-    crowd = ~alone
+    single = alone(device, start, end)
+    lengths = sums(attribution.owner[rows[single]], (end - start)[single], size)
+    crowd = ~single
     owner = attribution.owner[rows[crowd]]
     return push_up(paths, lengths) + _unions(
         attribution, owner, device[crowd], start[crowd], end[crowd]
     )
-
-
-def _alone(device: Column, start: Column, end: Column) -> Column:
-    """Bool per op, sorted by device and start: it overlaps no other op of its device."""
-    if not len(device):
-        return np.empty(0, bool)
-    reach = running_max(device, end)
-    free = np.zeros(len(device) + 1, bool)  # nothing crosses the border before op i
-    free[runs(device)] = True
-    free[-1] = True
-    free[1:-1] |= start[1:] >= reach[:-1]
-    return free[:-1] & free[1:]
 
 
 def _unions(

@@ -32,7 +32,11 @@ class Coverage:
     @classmethod
     def of(cls, group: Column, start: Column, end: Column, groups: int) -> Coverage:
         """Cover ``[start, end)`` of each group ``0 … groups - 1``."""
-        group, start, end = merged(group, start, end)
+        return cls.of_disjoint(*merged(group, start, end), groups)
+
+    @classmethod
+    def of_disjoint(cls, group: Column, start: Column, end: Column, groups: int) -> Coverage:
+        """The same for disjoint intervals sorted by group and start."""
         first = np.searchsorted(group, np.arange(groups + 1))
         total = np.concatenate(([0], np.cumsum(end - start)))
         return cls(first, start, end, total[:-1] - total[first[group]])
@@ -48,15 +52,18 @@ class Coverage:
         if self.empty:
             return out
         for code, queries in by_group(group):
-            low, high = self.first[code], self.first[code + 1]
-            if low == high:
-                continue
-            when = time[queries]
-            at = np.searchsorted(self.start[low:high], when) - 1
-            inside = np.maximum(at, 0) + low
-            length = self.before[inside] + np.minimum(when, self.end[inside]) - self.start[inside]
-            out[queries] = np.where(at >= 0, length, 0)
+            out[queries] = self.of_one(code, time[queries])
         return out
+
+    def of_one(self, group: int, time: Column) -> Column:
+        """``until`` for instants of one group."""
+        low, high = self.first[group], self.first[group + 1]
+        if low == high:
+            return np.zeros(len(time), np.int64)
+        at = np.searchsorted(self.start[low:high], time) - 1
+        inside = np.maximum(at, 0) + low
+        length = self.before[inside] + np.minimum(time, self.end[inside]) - self.start[inside]
+        return np.where(at >= 0, length, 0)
 
     def between(self, group: Column, start: Column, end: Column) -> Column:
         """Length covered between two instants, ``start <= end``."""

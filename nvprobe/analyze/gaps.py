@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.attribute.intervals import running_max, sorted_by
+from nvprobe.analyze.order import DeviceOrder
+from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
@@ -33,20 +35,24 @@ class Gaps(Table):
         """ns of each gap."""
         return self.end - self.start
 
+    def containing(self, time: Column) -> Iterator[tuple[Column, Column]]:
+        """(gap, instant) for each instant in each gap with start <= instant < end, by device."""
+        order = np.argsort(time, kind="stable")  # searching in order is several times faster
+        for low, high in slices(self.device):
+            gap = low + np.searchsorted(self.start[low:high], time[order], "right") - 1
+            inside = (gap >= low) & (time[order] < self.end[gap])
+            yield gap[inside], order[inside]
 
-def device_gaps(attribution: Attribution) -> Gaps:
+
+def device_gaps(attribution: Attribution, order: DeviceOrder) -> Gaps:
     """Find the gaps of every device."""
-    trace = attribution.trace
-    ops = trace.ops
-    if ops is None or not attribution.valid.any():
+    ops = attribution.trace.ops
+    if ops is None or not len(order.row):
         return Gaps.empty()
-    rows = np.flatnonzero(attribution.valid)
-    rows = rows[sorted_by(ops.device[rows] + 1, ops.start[rows])]
-    device, start = ops.device[rows], ops.start[rows]
-    reach = running_max(device, ops.end[rows])
-    ends = np.flatnonzero((device[1:] == device[:-1]) & (start[1:] > reach[:-1])) + 1
-    op = _first_of_ties(rows, device, start, ops.stream[rows], ends)
-    begin, end = reach[ends - 1], start[ends]
+    device, start = order.device, order.start
+    ends = np.flatnonzero((device[1:] == device[:-1]) & (start[1:] > order.reach[:-1])) + 1
+    op = _first_of_ties(order.row, device, start, ops.stream[order.row], ends)
+    begin, end = order.reach[ends - 1], start[ends]
     thread, queued = _called(attribution, op, begin, end)
     return Gaps(device=device[ends], start=begin, end=end, op=op, thread=thread, queued=queued)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.analyze import wait_rules
-from nvprobe.analyze.coverage import Coverage
+from nvprobe.analyze.coverage import Coverage, by_group
 from nvprobe.analyze.wait_rules import CallRole, RangeRole
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import Calls, Column, Trace
@@ -71,13 +71,16 @@ class HostWork:
 
     def split(self, thread: Column, start: Column, end: Column) -> dict[Cause, Column]:
         """ns of each host cause within ``[start, end)`` of a thread; they add up to its length."""
-        out: dict[Cause, Column] = {}
-        outer = np.zeros(len(start), np.int64)
-        for cause, coverage in self.levels:
-            within = coverage.between(thread, start, end)
-            out[cause] = within - outer
-            outer = within
-        out[Cause.HOST] = end - start - outer
+        out = {cause: np.zeros(len(start), np.int64) for cause, _ in self.levels}
+        out[Cause.HOST] = end - start
+        for lane, rows in by_group(thread):
+            begin, until = start[rows], end[rows]
+            outer = np.zeros(len(begin), np.int64)
+            for cause, coverage in self.levels:
+                within = coverage.of_one(lane, until) - coverage.of_one(lane, begin)
+                out[cause][rows] = within - outer
+                outer = within
+            out[Cause.HOST][rows] -= outer
         return out
 
     def level(self, cause: Cause) -> Coverage | None:
@@ -93,9 +96,14 @@ def host_work(
     trace = attribution.trace
     parts: dict[Cause, list[tuple[Column, Column, Column]]] = {Cause.SYNC: [waits]}
     if trace.calls is not None:
+        started = _started_something(attribution)
         for cause, wanted in _CALL_CAUSES:
-            parts.setdefault(cause, []).append(_calls(trace.calls, np.isin(roles, wanted)))
-        parts[Cause.LAUNCH_CALL].append(_calls(trace.calls, _started_something(attribution)))
+            chosen = np.zeros(len(CallRole), bool)
+            chosen[list(wanted)] = True
+            inside = chosen[roles]
+            if cause == Cause.LAUNCH_CALL:
+                inside |= started
+            parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
     for cause, ranges in _marked_ranges(attribution):
         parts.setdefault(cause, []).append(ranges)
     return HostWork(tuple(_nested(parts, len(trace.threads))))
@@ -123,11 +131,11 @@ def _calls(calls: Calls, rows: Column) -> tuple[Column, Column, Column]:
 
 
 def _started_something(attribution: Attribution) -> Column:
-    """Rows of calls that started an op, whatever their name."""
+    """Bool per call: it started an op, whatever its name."""
     assert attribution.trace.calls is not None
     used = np.zeros(len(attribution.trace.calls) + 1, bool)
     used[attribution.call] = True  # NO_ROW marks the spare last row
-    return np.flatnonzero(used[:-1])
+    return used[:-1]
 
 
 def _marked_ranges(

@@ -11,6 +11,7 @@ Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,12 +84,15 @@ def idle_charges(
     delays = _delays(gaps, waits, work)
     pieces = _cut(attribution, gaps, steps, delays)
     ns = _causes(gaps, pieces, delays, work)
+    waited = np.flatnonzero(ns[Cause.SYNC])
     late = _late(pieces, delays)
     moved = np.where(late, ns[Cause.LAUNCH_CALL] + ns[Cause.HOST], 0)
     ns[Cause.SYNC] = ns[Cause.SYNC] + moved
     for cause in (Cause.LAUNCH_CALL, Cause.HOST):
         ns[cause] = np.where(late, 0, ns[cause])
-    bubble = _bubbles(gaps, waits, delays, sums(pieces.gap, moved, len(gaps)))
+    bubble = _bubbles(gaps, waits, np.unique(pieces.gap[waited]))
+    made_late = np.flatnonzero(moved)
+    np.add.at(bubble, delays.wait[pieces.gap[made_late]], moved[made_late])
     return _table(attribution, gaps, steps, streams, pieces, ns), bubble
 
 
@@ -114,61 +118,68 @@ def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
 def _last_ended(gaps: Gaps, waits: SyncCalls) -> Column:
     """Row of the last synchronising call of the gap's thread with gap start <= end < gap end."""
     out = np.full(len(gaps), NO_ROW, np.int64)
-    known = np.flatnonzero(gaps.thread != NO_ROW)
-    if not len(waits) or not len(known):
-        return out
-    lanes = Lanes(_firsts(waits.thread, gaps.thread), waits.end)
-    last = lanes.count_before(gaps.thread[known], gaps.end[known]) - 1
-    ours = last >= lanes.first[gaps.thread[known]]
-    ours &= waits.end[last] >= gaps.start[known]
-    out[known[ours]] = last[ours]
+    for gap, wait in gaps.containing(waits.end):
+        ours = gaps.thread[gap] == waits.thread[wait]
+        np.maximum.at(out, gap[ours], wait[ours])  # waits of a thread are sorted
     return out
-
-
-def _firsts(thread: Column, other: Column) -> Column:
-    """Where each thread's rows begin in a column sorted by thread."""
-    threads = int(max(thread.max(initial=0), other.max(initial=0))) + 1
-    return np.searchsorted(thread, np.arange(threads + 1))
 
 
 def _cut(attribution: Attribution, gaps: Gaps, steps: Steps, delays: _Delays) -> _Pieces:
     """Cut gaps at everything that a charge depends on."""
-    every = np.arange(len(gaps))
-    cuts = [(every, gaps.start), (every, gaps.queued), (every, delays.start), (every, delays.end)]
-    cuts += _range_borders(attribution, gaps)
-    cuts.append(_step_borders(attribution, gaps, steps))
+    late = np.flatnonzero(delays.end > delays.start)
+    called = np.flatnonzero(gaps.queued > gaps.start)
+    cuts = [
+        (called, gaps.queued[called]),
+        (late, delays.start[late]),
+        (late, delays.end[late]),
+        *_range_borders(attribution, gaps),
+        *_step_borders(attribution, gaps, steps),
+    ]
     gap, time = (np.concatenate(column) for column in zip(*cuts, strict=True))
-    inside = time < gaps.end[gap]
+    inside = (time > gaps.start[gap]) & (time < gaps.end[gap])
     gap, time = gap[inside], time[inside]
     # Gaps of one device are disjoint and sorted: by device and time is by gap and time.
     order = sorted_by(gaps.device[gap] + 1, time)
-    gap, time = gap[order], time[order]
-    end = gaps.end[gap]
-    within = gap[1:] == gap[:-1]
-    end[:-1][within] = time[1:][within]
-    filled = end > time
-    return _Pieces(gap[filled], time[filled], end[filled])
+    return _inserted(gaps, gap[order], time[order])
 
 
-def _range_borders(attribution: Attribution, gaps: Gaps) -> list[tuple[Column, Column]]:
+def _inserted(gaps: Gaps, gap: Column, time: Column) -> _Pieces:
+    """Cut gaps at sorted instants inside them: gap starts and cuts, merged by counting."""
+    count = np.bincount(gap, minlength=len(gaps))
+    first = np.arange(len(gaps)) + np.cumsum(count) - count
+    place = np.arange(len(gap)) + gap + 1
+    start = np.empty(len(gaps) + len(gap), np.int64)
+    start[first], start[place] = gaps.start, time
+    of = np.repeat(np.arange(len(gaps)), count + 1)
+    end = np.append(start[1:], 0)
+    end[first + count] = gaps.end
+    filled = end > start
+    return _Pieces(of[filled], start[filled], end[filled])
+
+
+def _range_borders(attribution: Attribution, gaps: Gaps) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a range on the gap's thread (rules 1 and 2)."""
     nesting = attribution.open.nesting
-    threads = len(attribution.trace.threads)
-    lane = np.repeat(np.arange(threads), np.diff(nesting.first))
-    borders = Lanes.of(np.tile(lane, 2), np.concatenate((nesting.start, nesting.end)), threads)
-    inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
+    lane = np.tile(np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first)), 2)
+    time = np.concatenate((nesting.start, nesting.end))
     head = np.full(len(gaps), NO_ROW, np.int32)
+    inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
     head[inherits] = attribution.open.initiator(gaps.thread[inherits])
-    lanes = (gaps.thread, head) if inherits.any() else (gaps.thread,)
-    return [borders.strictly_inside(lane, gaps.start, gaps.end) for lane in lanes]
+    for gap, border in gaps.containing(time):
+        ours = (gaps.thread[gap] == lane[border]) | (head[gap] == lane[border])
+        yield gap[ours], time[border[ours]]
 
 
-def _step_borders(attribution: Attribution, gaps: Gaps, steps: Steps) -> tuple[Column, Column]:
+def _step_borders(
+    attribution: Attribution, gaps: Gaps, steps: Steps
+) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a step of the process whose op ended the gap."""
+    process = _processes(attribution, gaps)
     lane = np.tile(steps.process, 2)
     time = np.concatenate((steps.start, steps.end))
-    borders = Lanes.of(lane, time, len(attribution.trace.processes))
-    return borders.strictly_inside(_processes(attribution, gaps), gaps.start, gaps.end)
+    for gap, border in gaps.containing(time):
+        ours = process[gap] == lane[border]
+        yield gap[ours], time[border[ours]]
 
 
 def _processes(attribution: Attribution, gaps: Gaps) -> Column:
@@ -196,24 +207,17 @@ def _late(pieces: _Pieces, delays: _Delays) -> Column:
     return (pieces.start >= start) & (pieces.end <= end)
 
 
-def _bubbles(gaps: Gaps, waits: SyncCalls, delays: _Delays, moved: Column) -> Column:
-    """``sync`` idle per synchronising call: gap time inside it, and the delays it caused."""
+def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
+    """Per synchronising call: time of the gaps ``known`` that lies inside it, up to their call."""
     out = np.zeros(len(waits), np.int64)
-    known = np.flatnonzero((gaps.thread != NO_ROW) & (gaps.queued > gaps.start))
-    if not len(waits) or not len(known):
-        return out
     first = _firsts(waits.thread, gaps.thread)
     thread = gaps.thread[known]
     low = Lanes(first, waits.end).count_before(thread, gaps.start[known], "right")
     high = Lanes(first, waits.start).count_before(thread, gaps.queued[known], "left")
     row, wait = expand(low, high)
     gap = known[row]
-    inside = np.minimum(waits.end[wait], gaps.queued[gap]) - np.maximum(
-        waits.start[wait], gaps.start[gap]
-    )
-    np.add.at(out, wait, inside)
-    late = np.flatnonzero(moved)
-    np.add.at(out, delays.wait[late], moved[late])
+    begin = np.maximum(waits.start[wait], gaps.start[gap])
+    np.add.at(out, wait, np.minimum(waits.end[wait], gaps.queued[gap]) - begin)
     return out
 
 
@@ -234,16 +238,25 @@ def _table(
     groups, code = distinct(key)
     rest, path = groups // paths, groups % paths - 1
     stream, step = rest // (len(steps) + 1), rest % (len(steps) + 1) - 1
-    by_cause = np.stack([sums(code, ns[cause], len(groups)) for cause in Cause], axis=1)
-    row, cause = np.nonzero(by_cause)
+    by_cause = np.zeros((len(groups), len(Cause)), np.int64)
+    for cause, own in ns.items():
+        some = np.flatnonzero(own)
+        by_cause[:, cause] = sums(code[some], own[some], len(groups))
+    row, why = np.nonzero(by_cause)
     return IdleCharges(
         device=streams.device[stream[row]],
         stream=stream[row],
         step=step[row],
         path=path[row],
-        cause=cause,
-        ns=by_cause[row, cause],
+        cause=why,
+        ns=by_cause[row, why],
     )
+
+
+def _firsts(lane: Column, other: Column) -> Column:
+    """Where each lane's rows begin in a column sorted by lane, for all lanes of both columns."""
+    lanes = int(max(lane.max(initial=0), other.max(initial=0))) + 1
+    return np.searchsorted(lane, np.arange(lanes + 1))
 
 
 def step_at(steps: Steps, process: Column, time: Column) -> Column:

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze.blocking import device_busy, synchronising_calls
+from nvprobe.analyze.blocking import synchronising_calls
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.gaps import device_gaps
 from nvprobe.analyze.hostwork import Cause, call_roles, host_work
 from nvprobe.analyze.idle import idle_charges
+from nvprobe.analyze.order import device_busy, device_order
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.steps import steps
 from nvprobe.analyze.streams import streams
@@ -21,6 +22,7 @@ from nvprobe.attribute import Attribution, attribute
 from nvprobe.load import load
 from tests.conftest import CORPUS
 from tests.oracle_waits import WaitOracle
+from tests.overlap_agreement import overlaps_agree
 
 FILES = [
     *sorted(CORPUS.glob("nsys/*/*.sqlite")),
@@ -50,6 +52,9 @@ def test_everything_adds_up(file: Path) -> None:
     sync = int(wait.idle.ns[wait.idle.cause == Cause.SYNC].sum())
     assert int(wait.syncs.bubble_ns.sum()) == int(wait.syncs.sites.bubble_ns.sum()) == sync
     assert int(wait.syncs.sites.count.sum()) == len(wait.syncs.calls)
+    combinations = wait.overlap.devices
+    for device, busy in zip(use.device.tolist(), use.busy_ns.tolist(), strict=True):
+        assert int(combinations.ns[combinations.group == device + 1].sum()) == busy
     assert (wait.syncs.calls.busy_ns <= wait.syncs.calls.wait_ns).all()
 
 
@@ -59,9 +64,11 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
     trace = attribution.trace
     found_steps = steps(attribution, lost_launches(attribution))
     lanes, roles = streams(attribution), call_roles(trace)
-    calls = synchronising_calls(attribution, roles, device_busy(attribution), lanes)
+    order = device_order(attribution)
+    busy = device_busy(order, len(trace.devices))
+    calls = synchronising_calls(attribution, roles, busy, lanes)
     work = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
-    gaps = device_gaps(attribution)
+    gaps = device_gaps(attribution, order)
     rows = zip(found_steps.process, found_steps.start, found_steps.end, strict=True)
     oracle = WaitOracle(trace, [tuple(map(int, row)) for row in rows])
     wanted_gaps = oracle.gaps()
@@ -87,3 +94,10 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
         assert got == wanted, row
         here = {c: n for c, n in zip(calls.call.tolist(), bubble.tolist(), strict=True) if n}
         assert here == bubbles, row
+
+
+@every_file
+def test_overlap_agrees_with_the_oracle(file: Path) -> None:
+    attribution = attribute(load(file))
+    found_steps = steps(attribution, lost_launches(attribution))
+    overlaps_agree(attribution, found_steps, waits(attribution, found_steps))

@@ -13,6 +13,7 @@ from nvprobe.analyze.waits import waits
 from nvprobe.attribute import attribute
 from nvprobe.trace import Trace
 from tests.oracle_waits import WaitOracle
+from tests.overlap_agreement import overlaps_agree
 from tests.random_waits import wait_traces
 
 
@@ -49,9 +50,10 @@ def agree(trace: Trace) -> None:
         Counter(dict(zip(s.call.tolist(), found.syncs.bubble_ns.tolist(), strict=True))) == bubbles
     )
     assert found.gaps.length.sum() == i.ns.sum() == total
+    overlaps_agree(attribution, found_steps, found)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(wait_traces(crossing=False))
 def test_nested_ranges(trace: Trace) -> None:
     agree(trace)
