@@ -7,13 +7,17 @@ the program has imported it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import os
 import signal
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from nvprobe.annotate import sidecar
+from nvprobe.annotate.hooks import after_import
 from nvprobe.launch.nsys import WINDOW_RANGE
 from nvprobe.launch.settings import Settings
 from nvprobe.launch.torch_backend import TorchProfiler
@@ -37,9 +41,14 @@ def start() -> StepWatch | None:
         duration_s=settings.duration_s,
         status=Path(settings.status) if settings.status else None,
     )
-    import_module("nvprobe.annotate.phases").on_step(watch.boundary)
-    atexit.register(watch.finish)
-    _finish_on_sigterm()
+    import_module("nvprobe.annotate.steps").on_step(watch.boundary)
+    if settings.trigger == "none" and settings.torch != "none":
+        after_import("torch", lambda _torch: watch.begin())
+    if settings.torch != "none":
+        atexit.register(_end_as_interrupted)
+    atexit.register(watch.finish)  # before the other: exit handlers run backwards
+    if watch.recorders:
+        _finish_on_sigterm()
     return watch
 
 
@@ -60,6 +69,21 @@ def _recorders(settings: Settings) -> list[Recorder]:
             )
         )
     return recorders
+
+
+def _end_as_interrupted() -> None:
+    """End by SIGINT after an unhandled KeyboardInterrupt, as Python does by itself.
+
+    A process that has used torch.profiler does not (torch 2.13: exit code 1).
+    """
+    if getattr(sys, "last_type", None) is not KeyboardInterrupt:
+        return
+    sidecar.close()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _finish_on_sigterm() -> None:

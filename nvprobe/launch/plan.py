@@ -82,7 +82,7 @@ class Plan:
             status=os.fspath(status),
             output=os.fspath(folder.absolute()),
             first=window.first,
-            last=window.last,
+            last=TORCH_STEPS if torch == "cpu" and window == Window() else window.last,
             delay_s=window.delay_s,
             duration_s=window.duration_s,
             trigger=trigger_for(self.options, cuda=self.cuda) if self.backend == "nsys" else "none",

@@ -35,7 +35,7 @@ _WATCHED = frozenset({*_PASSED_ON, signal.SIGCHLD})
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _POLL_S = 0.1
 _GENTLE_S = 10.0
-"""How long nsys gets after SIGINT, and again after SIGTERM, to write what it has."""
+"""How long nsys gets (at most) after SIGINT, and again after SIGTERM, to write what it has."""
 _FULL_DISK_S = 5.0
 _FULL_BELOW = 2**20
 _IDLE_SHARE = 0.02
@@ -276,7 +276,7 @@ class _Watch:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             proc.kill([self.nsys.pid], number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.nsys.wait(_GENTLE_S)
+                self.nsys.wait(min(_GENTLE_S, self.timeouts.finish_s))
                 return
 
     def leave_nothing_running(self) -> None:

@@ -172,10 +172,12 @@ class _Run:
     def _without_nsys(self, ending: Ending, temporary: Path) -> Plan:
         """What to do where nsys did not start the program, told before it is done."""
         late = ending.trouble == "start-timeout"
-        said = "nothing" if late else _last_words(temporary / LOG)
+        said = "it said: " + ("nothing" if late else _last_words(temporary / LOG))
+        if disk_full(temporary):
+            said = DISK_FULL
         within = f" within {self.options.timeouts.start_s:g} s" if late else ""
         how = "with torch.profiler" if self.plan.instrumented else "without a profiler"
-        note = f"nsys did not start the program{within} (it said: {said}): running it {how} instead"
+        note = f"nsys did not start the program{within} ({said}): running it {how} instead"
         _tell(self.options, [note])
         return self.plan.with_torch(note)
 

@@ -1,9 +1,9 @@
 """Inside the program: open and close the capture window by step, and time the steps.
 
-The step detector of :mod:`nvprobe.annotate.phases` calls `StepWatch.boundary` between steps. What
-is opened is a list of recorders: nsys (through cudaProfilerStart, or an NVTX range where there is
-no CUDA) and the torch profiler. What happened goes to ``window.<pid>.json`` in the status folder,
-for the launcher to read: steps seen, window opened and closed, durations of steps.
+Between steps the step detector (`nvprobe.annotate.steps.on_step`) calls `StepWatch.boundary`.
+What is opened is a list of recorders: nsys (through cudaProfilerStart, or an NVTX range where
+there is no CUDA) and the torch profiler. What happened goes to ``window.<pid>.json`` in the
+status folder, for the launcher to read: steps seen, window opened and closed, step durations.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class StepWatch:
         self.open_at = now + round(delay_s * 1e9)
         self.close_at = None if duration_s is None else self.open_at + round(duration_s * 1e9)
         self.steps = 0
+        self.begun = 0
         self.opened: int | None = None
         self.closed: int | None = None
         self.durations: list[int] = []
@@ -116,10 +117,11 @@ class StepWatch:
             self.began = time.perf_counter_ns()
 
     def boundary(self, done: int) -> None:
-        """Between two steps: ``done`` have ended."""
+        """Between two steps: ``done`` have ended, the next is about to begin."""
         if os.getpid() != self.pid:
             return  # a forked child: its steps are not this program's
         now = time.perf_counter_ns()
+        self.begun = done + 1
         if done > self.steps:
             self.steps = done
             if len(self.durations) < MOST_STEPS:
@@ -155,7 +157,7 @@ class StepWatch:
             return
         document = {
             "pid": self.pid,
-            "steps": self.steps,
+            "steps": self.begun,
             "opened": self.opened,
             "closed": self.closed,
             "durations_ns": self.durations,

@@ -1,0 +1,5 @@
+"""Eager training."""
+
+from net import batches, timed, trainer, transformer
+
+timed(batches(), trainer(transformer()))

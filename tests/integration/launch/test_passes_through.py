@@ -1,0 +1,140 @@
+"""The program runs as if nvprobe were not there, and its ranges are in the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+
+import pytest
+
+from nvprobe.nsys import Nsys
+from tests.integration.launch.conftest import Launcher
+
+RANGES = """
+    import nvprobe
+    with nvprobe.range("outer"):
+        for i in range(3):
+            with nvprobe.range("inner"):
+                pass
+"""
+
+
+@pytest.mark.nsys
+def test_streams_arguments_and_exit_code(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script(
+        """
+        import os, sys
+        print(sys.argv[1:], sys.stdin.read(), os.environ.get("TMPDIR"))
+        print("to stderr", file=sys.stderr)
+        sys.exit(41)
+        """
+    )
+    result = launch(program, "--steps", "x y", "-o", stdin="typed")
+    assert result.code == 41
+    assert result.out == "['--steps', 'x y', '-o'] typed None\n", "nothing of nsys in it"
+    assert "to stderr" in result.err
+    assert "Generating" not in result.err
+    run = result.run
+    assert run["exit_code"] == 41
+    assert run["problem"] is None
+    assert run["nsys"] == nsys.version_text
+    assert "report.nsys-rep" in run["files"]
+
+
+@pytest.mark.nsys
+def test_all_ranges_are_in_the_report_and_the_summary_is_printed(
+    launch: Launcher, nsys: Nsys
+) -> None:
+    result = launch(launch.script(RANGES), analyze=True)
+    assert result.code == 0, result.err
+    names = [name for name in result.ranges() if not name.startswith("nvprobe clock")]
+    assert names == ["outer", "inner", "inner", "inner"]
+    assert "outer" in result.err
+    assert "analyze" in result.err, "the next command is named"
+    assert result.out == ""
+
+
+@pytest.mark.nsys
+def test_a_terminal_stays_a_terminal(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script("import sys; print(sys.stdout.isatty(), sys.stdin.isatty())")
+    master, slave = pty.openpty()
+    process = launch.start(program, stdin=slave, stdout=slave)
+    os.close(slave)
+    assert launch.finish(process).code == 0
+    assert os.read(master, 100).decode().strip() == "True True"
+    os.close(master)
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "job", "--x"],
+        [sys.executable, "-X", "dev", "-u", "job.py", "--x"],
+        [sys.executable, "-m", "job", "--x"],
+        ["./tool", "--x"],
+        ["sh", "-c", f"{sys.executable} job.py --x"],
+    ],
+    ids=["module option", "interpreter options", "python -m", "shebang", "shell"],
+)
+def test_ways_to_start_a_program(launch: Launcher, nsys: Nsys, words: list[str]) -> None:
+    text = RANGES + "\n    import sys; print(sys.argv[1:], __name__, sys.flags.dev_mode)\n"
+    launch.script(text)
+    if words[0] == "./tool":
+        tool = launch.folder / launch.script(text, "tool")
+        tool.write_text(f"#!{sys.executable}\n" + tool.read_text())
+        tool.chmod(0o755)
+    launch.environ["PYTHONPATH"] += f"{os.pathsep}{launch.folder}"
+    result = launch(*words)
+    assert result.code == 0, result.err
+    assert result.out == f"['--x'] __main__ {'dev' in words}\n"
+    assert result.ranges().count("inner") == 3
+
+
+@pytest.mark.nsys
+def test_what_runs_is_what_dry_run_prints(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script("print('it', 'did')")
+    shown = launch("--dry-run", "--nsys-arg=--stats=false", program)
+    assert (shown.code, (launch.folder / "run").exists()) == (0, False)
+    assert "it did" not in shown.out
+    command = shown.out.splitlines()[-1]
+    assert "--stats=false" in command
+    assert launch("--nsys-arg=--stats=false", program).out == "it did\n"
+
+
+@pytest.mark.nsys
+def test_nothing_of_the_environment_is_written(launch: Launcher, nsys: Nsys) -> None:
+    launch.environ["MY_SECRET"] = "sesame-4711"
+    result = launch(launch.script("pass"), "--api-key", "hunter2")
+    for file in result.folder.iterdir():
+        if file.suffix in {".json", ".jsonl"}:
+            text = file.read_text()
+            assert "sesame-4711" not in text
+            assert "hunter2" not in text
+            assert str(launch.folder) not in text
+
+
+@pytest.mark.nsys
+def test_an_earlier_run_is_not_overwritten(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script("print('ran')")
+    assert launch(program).code == 0
+    again = launch(program)
+    assert (again.code, again.out) == (2, "")
+    assert "--force" in again.err
+    assert launch("--force", program).out == "ran\n"
+
+
+@pytest.mark.nsys
+def test_json_and_quiet(launch: Launcher, nsys: Nsys) -> None:
+    result = launch("--json", "-q", launch.script("pass"))
+    assert json.loads(result.out)["schema"] == "nvprobe.run/1"
+    assert result.err == ""
+
+
+def test_no_such_program(launch: Launcher) -> None:
+    assert launch("no-such-program-here").code == 127
+    missing = launch("--force", "no_such_script.py")
+    assert missing.code == 2
+    assert "no_such_script.py" in missing.err

@@ -1,0 +1,128 @@
+"""Jobs of several ranks: a folder each, in both nesting orders, and none lost with another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvprobe.nsys import Nsys
+from tests.integration.launch.conftest import Launcher, Result, ranges_in
+
+pytest.importorskip("torch")
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+TWO_RANKS = ["--nproc-per-node", "2", "--master-port", "0", "--standalone"]
+
+GLOO = """
+    import os, sys, torch, nvprobe
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    with nvprobe.range(f"work of rank {dist.get_rank()}"):
+        value = torch.ones(4)
+        dist.all_reduce(value)
+    assert value[0] == 2
+    dist.destroy_process_group()
+"""
+
+
+def ranks_of(result: Result) -> dict[str, Path]:
+    return {path.name: path for path in sorted(result.folder.glob("rank*"))}
+
+
+@pytest.mark.nsys
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["outside", "inside"])
+def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
+    program = launch.script(GLOO)
+    if order == "outside":
+        result = launch(*TORCHRUN, *TWO_RANKS, program)
+    else:
+        inner = [sys.executable, "-m", "nvprobe", "launch", "--no-analyze", "-o", "run", program]
+        done = subprocess.run(
+            [*TORCHRUN, *TWO_RANKS, "--no-python", *inner],
+            cwd=launch.folder,
+            env=launch.environ,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        result = Result(done.returncode, done.stdout, done.stderr, launch.folder / "run")
+    assert result.code == 0, result.err
+    ranks = ranks_of(result)
+    assert list(ranks) == ["rank0", "rank1"]
+    for number, folder in enumerate(ranks.values()):
+        run = json.loads((folder / "run.json").read_text())
+        assert (run["rank"], run["world_size"], run["exit_code"]) == (number, 2, 0)
+        names = ranges_in(folder / "report.sqlite")
+        assert f"work of rank {number}" in names
+        assert f"work of rank {1 - number}" not in names
+
+
+@pytest.mark.nsys
+@pytest.mark.slow
+def test_a_rank_that_dies_costs_no_other_its_report(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script(
+        """
+        import os, time, nvprobe
+        rank = os.environ["RANK"]
+        with nvprobe.range(f"work of rank {rank}"):
+            pass
+        if rank == "1":
+            raise SystemExit(3)
+        time.sleep(20)
+        """
+    )
+    result = launch(*TORCHRUN, *TWO_RANKS, program)
+    assert result.code == 1, "torchrun's own code"
+    ranks = ranks_of(result)
+    assert list(ranks) == ["rank0", "rank1"]
+    assert "work of rank 0" in ranges_in(ranks["rank0"] / "report.sqlite")
+    assert "work of rank 1" in ranges_in(ranks["rank1"] / "report.sqlite")
+    assert json.loads((ranks["rank1"] / "run.json").read_text())["exit_code"] == 3
+
+
+@pytest.mark.nsys
+def test_only_the_ranks_asked_for_are_profiled(launch: Launcher, nsys: Nsys) -> None:
+    """Ranks named as Slurm does it; a restart of a rank gets a folder of its own."""
+    program = launch.script("import os, sys; print(os.environ['SLURM_PROCID'], sys.argv)")
+    launch.environ |= {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "9"}
+    for rank in ("0", "1", "8", "0"):
+        launch.environ["SLURM_PROCID"] = rank
+        result = launch("--ranks", "0,8", program, "x")
+        assert (result.code, result.out) == (0, f"{rank} ['job.py', 'x']\n"), result.err
+    assert list(ranks_of(result)) == ["rank0", "rank0-2", "rank8"]
+    for folder in ranks_of(result).values():
+        assert (folder / "report.nsys-rep").exists()
+
+
+@pytest.mark.nsys
+def test_mpi_starts_one_launch_a_rank(launch: Launcher, nsys: Nsys) -> None:
+    """A stand-in for mpirun starts the command twice, as Open MPI names its ranks."""
+    mpirun = launch.folder / "mpirun"
+    mpirun.write_text(
+        """#!/bin/sh
+shift 2
+for rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 "$@" || exit 1; done
+"""
+    )
+    mpirun.chmod(0o755)
+    program = launch.script("import os; print(os.environ['OMPI_COMM_WORLD_RANK'])")
+    result = launch(str(mpirun), "-np", "2", sys.executable, program)
+    assert (result.code, result.out) == (0, "0\n1\n"), result.err
+    assert list(ranks_of(result)) == ["rank0", "rank1"]
+
+
+def test_a_job_that_never_starts_a_rank(launch: Launcher) -> None:
+    false = shutil.which("false")
+    mpirun = launch.folder / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\nexec {false}\n")
+    mpirun.chmod(0o755)
+    result = launch(str(mpirun), "-np", "2", "python", "job.py")
+    assert result.code == 1
+    assert "before any rank was recorded" in result.err

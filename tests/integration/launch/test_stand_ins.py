@@ -1,0 +1,107 @@
+"""An nsys that hangs, fails, dies or prints nonsense never costs the program's own result.
+
+Stand-ins for nsys answer its version and help as the real one does, then misbehave.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvprobe.nsys import Nsys
+from tests.integration.launch.conftest import Launcher, Result, left_behind
+
+pytestmark = pytest.mark.nsys
+
+PROGRAM = """
+    import sys, time
+    time.sleep(1)
+    print("result")
+    sys.exit(5)
+"""
+TO_THE_COMMAND = 'while [ "${1#*python}" = "$1" ]; do shift; done'
+
+
+@pytest.fixture
+def stand_in(launch: Launcher, nsys: Nsys):
+    def make(body: str) -> None:
+        path = launch.folder / "bin" / "nsys"
+        path.parent.mkdir()
+        path.write_text(
+            f"""#!/bin/sh
+case "$*" in
+--version) echo "NVIDIA Nsight Systems version {nsys.version_text}"; exit ;;
+"profile --help") exec {nsys.path} profile --help ;;
+esac
+{body}
+"""
+        )
+        path.chmod(0o755)
+        launch.environ["NVPROBE_NSYS"] = str(path)
+
+    return make
+
+
+def run(launch: Launcher) -> Result:
+    options = ["--nsys-timeout", "2", "--nsys-start-timeout", "3"]
+    result = launch(*options, launch.script(PROGRAM))
+    assert (result.code, result.out) == (5, "result\n"), "the program ran once, to its end"
+    assert "Traceback" not in result.err
+    assert left_behind(launch.environ["NVPROBE_TEST_MARK"]) == []
+    return result
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("exec sleep 300", "nsys did not start the program within 3 s"),
+        ("trap '' INT TERM; sleep 300 & wait", "nsys did not start the program within 3 s"),
+        ("echo 'Illegal --flag'; exit 1", "it said: Illegal --flag"),
+        (
+            "printf '\\033[31m\\000\\377?\\n'; exit 0",
+            "nsys did not start the program (it said: [31m",
+        ),
+        ("exit 0", "nsys did not start the program (it said: nothing)"),
+    ],
+    ids=["hangs", "hangs and ignores signals", "fails", "nonsense", "does nothing"],
+)
+def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) -> None:
+    stand_in(body)
+    assert says in run(launch).err
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        ('"$@"; exec sleep 300', "no progress for 2 s after the program had ended"),
+        ('"$@"; trap "" INT TERM; sleep 300 & wait', "no progress for 2 s"),
+        ('"$@" & sleep 0.5; kill -9 $$', "nsys was killed by signal 9"),
+        ('"$@"; exit 0', "no report was written"),
+        (
+            '"$@"; echo "No space left on device"; exit 0',
+            "No space left on device (free some space",
+        ),
+        ('"$@"; printf "\\033[2Jhello\\n"; exit 3', "nsys said: [2Jhello"),
+    ],
+    ids=["hangs", "hangs and ignores signals", "is killed", "no report", "disk", "nonsense"],
+)
+def test_after_the_program(launch: Launcher, stand_in, after: str, says: str) -> None:
+    stand_in(f"{TO_THE_COMMAND}; {after}")
+    result = run(launch)
+    assert says in result.err
+    assert "\x1b" not in result.err
+
+
+def test_version_without_end(launch: Launcher, nsys: Nsys, tmp_path: Path) -> None:
+    """A program called nsys that is something else: one line, and torch.profiler records."""
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\necho I am another nsys\n")
+    fake.chmod(0o755)
+    launch.environ["NVPROBE_NSYS"] = str(fake)
+    result = launch(launch.script("print('ran')"))
+    assert (result.code, result.out) == (0, "ran\n")
+    assert "is not Nsight Systems" in result.err
+    named = launch("--force", "--backend", "nsys", "job.py")
+    assert (named.code, named.out) == (1, "")
+    assert "is not Nsight Systems" in named.err

@@ -1,0 +1,137 @@
+"""torch.profiler where there is no nsys, and beside it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvprobe.nsys import Nsys
+from tests.conftest import ROOT
+from tests.integration.launch.conftest import Launcher, ranges_in
+
+pytest.importorskip("torch")
+
+EXAMPLE = str(ROOT / "examples" / "00_train.py")
+
+
+@pytest.fixture
+def bare(launch: Launcher, tmp_path: Path) -> Launcher:
+    """A machine without nsys: the one that is named answers nothing."""
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    launch.environ["NVPROBE_NSYS"] = str(fake)
+    return launch
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    (trace,) = folder.glob("torch.*.json.gz")
+    with gzip.open(trace, "rt") as file:
+        return list(json.load(file)["traceEvents"])
+
+
+def names(folder: Path, category: str) -> list[str]:
+    return [event["name"] for event in events(folder) if event.get("cat") == category]
+
+
+@pytest.mark.slow
+def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
+    result = bare(EXAMPLE, analyze=True)
+    assert result.code == 0, result.err
+    assert result.out.startswith("step 5: loss")
+    assert "Recording with torch.profiler instead" in result.err
+    assert "torch.profiler records steps 0 to 9" in result.err
+    annotations = names(result.folder, "user_annotation")
+    assert annotations.count("step") >= 9
+    assert {"forward", "backward", "optimizer", "data"} <= set(annotations)
+    assert "aten::addmm" in names(result.folder, "cpu_op")
+    for word in ("step", "forward", "backward"):
+        assert word in result.err, "the summary"
+    assert result.run["backend"] == "torch"
+    assert result.run["steps"] == 20
+
+
+@pytest.mark.slow
+def test_steps_choose_what_is_recorded(bare: Launcher) -> None:
+    result = bare("--backend", "torch", "--steps", "3:6", EXAMPLE, "--steps", "9")
+    assert result.code == 0, result.err
+    assert names(result.folder, "user_annotation").count("step") == 3
+    assert "step 5: loss" in result.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["crash", "sigterm", "sigint"])
+def test_what_was_recorded_is_kept(bare: Launcher, ends: str) -> None:
+    program = bare.script(
+        """
+        import pathlib, sys, time
+        import torch, nvprobe
+        for i in nvprobe.steps(range(10_000)):
+            torch.ones(100).sum()
+            if i == 3:
+                pathlib.Path("ready").touch()
+                if sys.argv[1] == "crash":
+                    raise RuntimeError("the user's own")
+            time.sleep(0.01)
+        """
+    )
+    process = bare.start("--backend", "torch", "--steps", "1:", program, ends)
+    bare.wait_for("ready")
+    if ends != "crash":
+        process.send_signal(signal.SIGTERM if ends == "sigterm" else signal.SIGINT)
+    result = bare.finish(process)
+    assert result.code == {"crash": 1, "sigterm": 143, "sigint": 130}[ends]
+    assert "aten::ones" in names(result.folder, "cpu_op")
+
+
+@pytest.mark.slow
+def test_sigkill_says_why_there_is_no_trace(bare: Launcher) -> None:
+    program = bare.script("import os, torch; os.kill(os.getpid(), 9)")
+    result = bare("--backend", "torch", program)
+    assert result.code == 137
+    assert "signal 9 ended the program while it recorded" in result.err
+
+
+def test_a_program_without_torch(bare: Launcher) -> None:
+    result = bare("--backend", "torch", bare.script("print('ran')"))
+    assert (result.code, result.out) == (0, "ran\n")
+    assert "did not import torch" in result.err
+
+
+def test_a_program_that_is_not_python(bare: Launcher) -> None:
+    result = bare("--backend", "torch", "ls")
+    assert result.code == 2
+    assert "install nsys" in result.err
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_a_torch_trace_of_the_same_steps_on_one_clock(launch: Launcher, nsys: Nsys) -> None:
+    result = launch("--with-torch-trace", "--steps", "3:6", EXAMPLE, "--steps", "9")
+    assert result.code == 0, result.err
+    assert ranges_in(result.folder / "report.sqlite").count("step") == 3
+    assert "aten::addmm" in names(result.folder, "cpu_op")
+    marks = [name for name in names(result.folder, "user_annotation") if "nvprobe clock" in name]
+    assert len(marks) == 2, "one at each end"
+    times = [int(re.search(r"\d+", mark)[0]) for mark in marks]
+    assert times[0] < times[1]
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_overhead_is_measured_on_the_steps_before(launch: Launcher, nsys: Nsys) -> None:
+    result = launch(
+        "--measure-overhead", "--warmup", "3", "--steps", "8:14", EXAMPLE, "--steps", "16"
+    )
+    assert result.code == 0, result.err
+    overhead = result.run["overhead"]
+    assert (overhead["plain_steps"], overhead["profiled_steps"]) == (5, 5)
+    assert 0.2 < overhead["slowdown"] < 20
+    assert re.search(r"overhead: a step took .* ms before the window \(5 steps\)", result.err)
+    assert launch("--force", "--measure-overhead", "--steps", "0:5", EXAMPLE).code == 2
