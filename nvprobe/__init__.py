@@ -13,7 +13,9 @@ from nvprobe.version import __version__
 
 if TYPE_CHECKING:
     from nvprobe.annotate.decorator import annotate
+    from nvprobe.annotate.instrument import instrument
     from nvprobe.annotate.ranges import range  # noqa: A004
+    from nvprobe.annotate.steps import step, steps
     from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
 
 _HOMES = {
@@ -23,7 +25,10 @@ _HOMES = {
     "ToolError": "nvprobe.errors",
     "UsageError": "nvprobe.errors",
     "annotate": "nvprobe.annotate",
+    "instrument": "nvprobe.annotate.instrument",
     "range": "nvprobe.annotate.ranges",
+    "step": "nvprobe.annotate.steps",
+    "steps": "nvprobe.annotate.steps",
 }
 
 __all__ = [
@@ -34,7 +39,10 @@ __all__ = [
     "UsageError",
     "__version__",
     "annotate",
+    "instrument",
     "range",
+    "step",
+    "steps",
 ]
 
 

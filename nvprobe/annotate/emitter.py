@@ -253,6 +253,11 @@ def listening() -> bool:
     return _backend == "record_function" and _profiling()
 
 
+def silent() -> bool:
+    """Whether nothing written can ever reach a tool in this process."""
+    return _backend == "off" or (_backend == "nvtx" and _live is None)
+
+
 def _chosen() -> Backend:
     """The backend named by the environment; an unknown name must not stop the user's program."""
     chosen = os.environ.get("NVPROBE_EMITTER", "nvtx")

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, sidecar, torch_hooks
@@ -39,7 +39,6 @@ __all__ = [
     "drop_record",
     "is_wrapper",
     "make_record",
-    "record_every_call",
     "record_of",
     "unwrap_classes",
     "wrap_class",
@@ -55,13 +54,15 @@ class Record(str):
 
     Attributes:
         owner: The class whose ``forward`` opens the range: a subclass's ``super().forward()`` must
-            not open it again. None for a module without a range, or with hooks.
+            not open it again. None for a module without a range, with hooks, or a root.
+        root: The owner, if the module is a root whose calls `run_root` takes.
         label: What the range is written with; None for a module that was left out.
 
     """
 
-    __slots__ = ("label", "owner")
+    __slots__ = ("label", "owner", "root")
     owner: type | None
+    root: type | None
     label: Label | None
 
     def __deepcopy__(self, memo: object) -> Record:
@@ -78,6 +79,7 @@ def make_record(path: str, owner: type | None, label: Label | None) -> Record:
     """Make a record; text takes no further arguments in its ``__init__``."""
     record = Record(path)
     record.owner = owner
+    record.root = None
     record.label = label
     return record
 
@@ -91,27 +93,19 @@ def record_of(module: nn.Module) -> Record | None:
 find_root: Callable[[Any, type], Record | None] | None = None
 """Asked for the record of an instance without one; set by `discovery`."""
 
+run_root: Callable[..., Any] | None = None
+"""Runs ``(call, module, args, kwargs)`` of a root module; set by `phases`."""
+
 _lock = threading.RLock()
 _originals: dict[type, FunctionType] = {}
 _wrapper_codes: set[CodeType] = set()
 _next_sequence: Callable[[], int] | None = None
-_every_call = 0
 _local = threading.local()
 
 
 def is_wrapper(code: CodeType) -> bool:
     """Whether a frame's code is one of the wrappers made here."""
     return code in _wrapper_codes
-
-
-def record_every_call(on: bool) -> None:
-    """Write a sidecar row for every module call while on, whether it made autograd nodes or not.
-
-    For CUDA graph captures: their module intervals are all that says, later, what a replay runs.
-    Calls nest.
-    """
-    global _every_call
-    _every_call += 1 if on else -1
 
 
 def thread_id() -> int:
@@ -135,7 +129,7 @@ def _template(original: Callable[..., Any], owner: type, hidden: bool) -> Functi
     """
     compiling = compiling_module.compiling
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
-    key, record_type, log_call = KEY, Record, _log_call
+    key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hidden and compiling():
@@ -144,6 +138,8 @@ def _template(original: Callable[..., Any], owner: type, hidden: bool) -> Functi
         if type(record) is not record_type:
             record = here.find_root(self, owner) if here.find_root else None
         if record is None or record.owner is not owner:
+            if record is not None and record.root is owner:
+                return call_root(original, record, self, args, kwargs)
             return original(self, *args, **kwargs)
         number = here._next_sequence if side.is_open() else None
         if number is None:
@@ -164,9 +160,38 @@ def _template(original: Callable[..., Any], owner: type, hidden: bool) -> Functi
     return forward
 
 
+def _call_root(
+    original: Callable[..., Any],
+    record: Record,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a root module, through `run_root` where phases are wanted."""
+    run = functools.partial(_call, original, record)
+    if run_root is None:
+        return run(module, *args, **kwargs)
+    return run_root(run, module, args, kwargs)
+
+
+def _call(
+    original: Callable[..., Any], record: Record, module: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """What the wrapper does, for roots."""
+    number = _next_sequence if sidecar.is_open() else None
+    first, start = number() if number else 0, time.time_ns()
+    emitter.push(cast("Label", record.label))
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        emitter.pop()
+        if number:
+            _log_call(record, first, number(), start)
+
+
 def _log_call(record: Record, first: int, last: int, start: int) -> None:
     """Note which autograd nodes a call made: backward kernels are found by their number."""
-    if last != first or _every_call:
+    if last != first:
         sidecar.row("module", COLUMNS, (record, thread_id(), first, last, start, time.time_ns()))
 
 

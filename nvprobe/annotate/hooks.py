@@ -90,6 +90,9 @@ def after_import(name: str, change: Change) -> None:
     _waiting.changes[name].append(change)
 
 
+_ABSENT = object()
+
+
 class Hooks:
     """The changes one part of nvprobe makes to other packages; undone together."""
 
@@ -107,7 +110,13 @@ class Hooks:
         return True
 
     def replace(
-        self, module: str, name: str, wrap: Callable[[Any], Any], *, optional: bool = False
+        self,
+        module: str,
+        name: str,
+        wrap: Callable[[Any], Any],
+        *,
+        optional: bool = False,
+        inherited: bool = False,
     ) -> None:
         """Replace ``module.name`` (``Class.method`` too) by ``wrap(original)``.
 
@@ -116,19 +125,27 @@ class Hooks:
             name: Attribute, dotted within the module.
             wrap: Makes the replacement from the original.
             optional: The name is absent in some supported versions; say nothing then.
+            inherited: The class may have the name from a base, which is left as it is.
 
         """
-        after_import(module, functools.partial(self._change, name, wrap, optional))
+        change = functools.partial(self._change, name, wrap, optional, inherited)
+        after_import(module, change)
 
     def _change(
-        self, name: str, wrap: Callable[[Any], Any], optional: bool, module: ModuleType
+        self,
+        name: str,
+        wrap: Callable[[Any], Any],
+        optional: bool,
+        inherited: bool,
+        module: ModuleType,
     ) -> None:
         if not self.active:  # undone before the module was imported
             return
         *path, attribute = name.split(".")
         try:
             owner = functools.reduce(getattr, path, module)
-            original = vars(owner)[attribute]
+            own = attribute in vars(owner) or not inherited
+            original = vars(owner)[attribute] if own else getattr(owner, attribute)
             made = wrap(original)
             setattr(owner, attribute, made)
         except Exception as error:
@@ -136,12 +153,16 @@ class Hooks:
                 log.debug("no %s: %s.%s: %r", self.what, module.__name__, name, error)
             return
         if made is not original:
-            self._undo.append((owner, attribute, original, made))
+            self._undo.append((owner, attribute, original if own else _ABSENT, made))
 
     def undo(self) -> None:
         """Put the originals back where nobody else has replaced ours since."""
         self.active = False
         while self._undo:
             owner, attribute, original, made = self._undo.pop()
-            if vars(owner).get(attribute) is made:
+            if vars(owner).get(attribute) is not made:
+                continue
+            if original is _ABSENT:
+                delattr(owner, attribute)
+            else:
                 setattr(owner, attribute, original)

@@ -132,9 +132,22 @@ def annotate_modules(
         own = root if module is model else (not parallel and path) or class_name(module)
         count += _give_record(module, own, wanted or not path)
     annotated_roots.add(model)
+    if forwards.run_root is not None:
+        mark_root(model)
     fields = {"name": root, "class": class_name(model), "modules": count}
     sidecar.write("root", **fields, unix_ns=time.time_ns())
     return model
+
+
+def mark_root(model: nn.Module) -> None:
+    """Let the calls of a root (of the module inside, where wrappers have no range) be phases."""
+    for path, module in walk(model):
+        record = forwards.record_of(module)
+        if path:
+            return
+        if record is not None and record.owner is not None:
+            record.root, record.owner = record.owner, None
+            return
 
 
 def _give_record(module: nn.Module, name: str, wanted: bool) -> bool:

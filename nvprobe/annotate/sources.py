@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 __all__ = ["short_path", "source_line", "user_stack"]
@@ -56,35 +57,37 @@ def source_line(frame: FrameType) -> str:
     return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-_library: dict[CodeType, bool] = {}
+@lru_cache(maxsize=4096)
+def _is_library(path: str) -> bool:
+    """Whether a file belongs to nvprobe, torch or the plumbing between them and a user's line."""
+    if path.startswith(("<frozen", _OWN_FOLDER)):
+        return True
+    return short_path(path).startswith(("torch/", "warnings.py", "contextlib.py", "runpy.py"))
 
 
-def _is_library(code: CodeType) -> bool:
-    """Whether code belongs to nvprobe, torch, the standard library or has no file to show."""
-    known = _library.get(code)
-    if known is None:
-        path = code.co_filename
-        shown = short_path(path)
-        known = _library[code] = (
-            shown.startswith(("torch/", "nvprobe/", "warnings.py", "contextlib.py"))
-            or path.startswith("<frozen")
-            or path == __file__
-            or path.rpartition("/")[0] == __file__.rpartition("/")[0]
-        )
-    return known
+_OWN_FOLDER = __file__.rpartition("annotate")[0]
 
 
-def user_stack(frame: FrameType | None, depth: int) -> list[str]:
-    """The innermost ``depth`` lines outside torch and nvprobe, innermost first.
+def user_stack(
+    frame: FrameType | None, depth: int, hidden: Callable[[CodeType], bool] = lambda code: False
+) -> list[str]:
+    """The innermost lines outside torch and nvprobe, innermost first.
 
     Where every frame is a library's, its own innermost lines are given: a wait inside torch that
     no user line caused (a thread of its own) still has a place.
+
+    Args:
+        frame: Where to begin.
+        depth: How many lines, at most.
+        hidden: Says of a frame's code that it is nobody's line.
+
     """
     frames = []
     while frame is not None:
-        frames.append(frame)
+        if not hidden(frame.f_code):
+            frames.append(frame)
         frame = frame.f_back
-    own = [one for one in frames if not _is_library(one.f_code)]
+    own = [one for one in frames if not _is_library(one.f_code.co_filename)]
     return [source_line(one) for one in (own or frames)[:depth]]
 
 

@@ -251,6 +251,10 @@ def test_works_without_torch_nvtx_and_tables(recorder: Recorder):
         def f(): return 1
         with nvprobe.range("x"):
             assert f() == 1
+        assert list(nvprobe.steps([1, 2])) == [1, 2]
+        with nvprobe.step():
+            pass
+        nvprobe.instrument()
     """
     assert recorder.run(code).events == []
 

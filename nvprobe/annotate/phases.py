@@ -1,0 +1,372 @@
+"""Phases of a program that names none: data, h2d, forward, loss, backward, clip, optimizer.
+
+Each is a range around a call that the program makes anyway: the loader's next batch, a copy to the
+device, the call of a root module, ``backward``, gradient clipping, the step of an optimizer or a
+scheduler. Where the program marks no steps, they are found from the same calls (`_Periods`).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nvprobe.annotate import compiling as compiling_module
+from nvprobe.annotate import emitter, forwards, modules, steps, torch_hooks
+from nvprobe.annotate.emitter import Category, Label
+from nvprobe.annotate.hooks import Hooks, after_import
+from nvprobe.annotate.steps import on_step
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import nn
+
+__all__ = ["install", "on_step", "uninstall"]
+
+log = logging.getLogger("nvprobe")
+
+PHASES = (
+    "data",
+    "h2d",
+    "forward",
+    "loss",
+    "backward",
+    "clip",
+    "optimizer",
+    "scheduler",
+    "evaluation",
+)
+LABELS: dict[str, Label] = {name: emitter.label(name, Category.PHASE) for name in PHASES}
+
+_hooks = Hooks("phases")
+_inside = threading.local()
+
+
+class _Periods:
+    """Finds steps: a step is a period of the first optimizer that steps, the leader.
+
+    A step begins with the first of these after the leader's step: a batch is asked for; or, where
+    batches do not come once a step, a training forward or a backward. Several backwards (gradient
+    accumulation) and several optimizers (a GAN) therefore make one step. Batches asked for while
+    the trained model is in evaluation mode are in no step. Where no optimizer has stepped yet, each
+    batch that is only evaluated is a step: inference.
+
+    Only one thread has steps: the main one, or the first other one that trains.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.leader: weakref.ref[Any] | None = None
+        self.trained: weakref.ref[Any] | None = None
+        self.leader_steps = 0
+        self.loads = False
+        self.evaluated = False
+
+    def _mine(self, *, trains: bool = False) -> bool:
+        if steps.explicit:
+            return False
+        here = threading.get_ident()
+        if self.thread is None and (trains or here == threading.main_thread().ident):
+            self.thread = here
+        return self.thread == here
+
+    def _begin(self, *, loads: bool) -> None:
+        if steps.begin("optimizer"):
+            self.leader_steps, self.loads, self.evaluated = 0, loads, False
+
+    def data(self) -> None:
+        """A batch is about to be asked for."""
+        if not self._mine():
+            return
+        if self._evaluates():
+            steps.end()
+            return
+        inference = self.evaluated and self.leader is None
+        if inference or self.leader_steps or not steps.is_open():
+            self._begin(loads=True)
+        self.loads = True
+
+    def _evaluates(self) -> bool:
+        """Whether the model that was trained last has been put into evaluation mode."""
+        trained = self.trained() if self.trained is not None else None
+        return trained is not None and self.leader is not None and not trained.training
+
+    def forward(self, module: nn.Module, training: bool) -> None:
+        """A root module is about to be called."""
+        if not self._mine(trains=training):
+            return
+        self.evaluated = not training
+        if training:
+            self.trained = weakref.ref(module)
+            if not steps.is_open() or self._lapsed():
+                self._begin(loads=False)
+
+    def backward(self) -> None:
+        """A backward is about to run."""
+        if self._mine(trains=True) and (not steps.is_open() or self._lapsed()):
+            self._begin(loads=False)
+
+    def _lapsed(self) -> bool:
+        """Whether a new step is due though no batch was asked for.
+
+        A loader that gave this step its batch is waited for once; when the leader steps a second
+        time, batches evidently come from elsewhere.
+        """
+        return self.leader_steps > (1 if self.loads else 0)
+
+    def optimizer(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        if not self._mine(trains=True):
+            return
+        leader = self.leader() if self.leader is not None else None
+        if leader is None:
+            leader = optimizer
+            self.leader = weakref.ref(optimizer)
+        self.leader_steps += leader is optimizer
+
+
+periods = _Periods()
+
+
+def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[Any], Any]:
+    """Make a replacement for a function: the same, in a range."""
+    label = LABELS[name]
+
+    def wrap(original: Any) -> Any:
+        compiling = compiling_module.compiling
+
+        @functools.wraps(original)
+        def ranged(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
+            if before is not None:
+                before()
+            emitter.push(label)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                emitter.pop()
+
+        return _unseen(ranged, original)
+
+    return wrap
+
+
+def _unseen(wrapper: Any, original: Any) -> Any:
+    """Hide a wrapper from Dynamo."""
+    torch_hooks.never_inline(wrapper, original)
+    torch_hooks.hide_from_dynamo([wrapper])
+    return wrapper
+
+
+def _loading(original: Any) -> Any:
+    """``_BaseDataLoaderIter.__next__``: a batch is waited for."""
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if steps.waiting():
+            return original(self)
+        if not _exhausted(self):
+            periods.data()
+        return steps.wait_for(functools.partial(original, self))
+
+    return _unseen(__next__, original)
+
+
+def _exhausted(iterator: Any) -> bool:
+    """Whether a loader's iterator has given all its batches, where it can know (map datasets)."""
+    try:
+        return bool(iterator._num_yielded >= len(iterator))
+    except (AttributeError, TypeError):  # another version; a dataset without length
+        return False
+
+
+def _copying(original: Any) -> Any:
+    """``Tensor.to`` and ``Tensor.cuda``: from the host's memory to the device's."""
+    label = LABELS["h2d"]
+    compiling = compiling_module.compiling
+    to_cuda = original.__name__ == "cuda"
+
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type != "cpu" or compiling() or not (to_cuda or _leaves(args, kwargs)):
+            return original(self, *args, **kwargs)
+        emitter.push(label)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            emitter.pop()
+
+    return _unseen(copy, original)
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of ``to`` name a device that is not the host."""
+    target = kwargs.get("device", args[0] if args else None)
+    kind = getattr(target, "device", target)  # ``to(other)``: the other tensor's device
+    if isinstance(kind, str):
+        return not kind.startswith("cpu")
+    if isinstance(kind, int) and not isinstance(kind, bool):
+        return True
+    return getattr(kind, "type", "cpu") != "cpu"
+
+
+def _constructing(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap ``step`` of classes that are defined later when their first instance is made."""
+
+    def construct(original: Any) -> Any:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(self, *args, **kwargs)
+            wrap_step(type(self), wrap)
+
+        return _unseen(__init__, original)
+
+    return construct
+
+
+def _wrap_known(base: type, wrap: Callable[[Any], Any]) -> None:
+    """Wrap ``step`` of every class there is now."""
+    waiting = [base]
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if "step" in cls.__dict__:
+            wrap_step(cls, wrap)
+
+
+_stepping: dict[type, tuple[Any, Any]] = {}
+"""Classes whose ``step`` is wrapped: the original and the replacement."""
+
+
+def wrap_step(cls: type, wrap: Callable[[Any], Any]) -> None:
+    """Wrap the ``step`` that instances of a class run, once."""
+    owner = next((one for one in cls.__mro__ if "step" in one.__dict__), None)
+    if owner is None or owner in _stepping or not _hooks.active:
+        return
+    original = owner.__dict__["step"]
+    made = wrap(original)
+    try:
+        owner.step = made  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # an immutable class
+        return
+    _stepping[owner] = original, made
+
+
+def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Callable[[Any], Any]:
+    """Make a ``step`` that is a phase; a subclass's, which calls its base's, is one phase too."""
+    label = LABELS[name]
+    compiling = compiling_module.compiling
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            outer = getattr(_inside, name, None)
+            if outer is self or compiling():
+                return original(self, *args, **kwargs)
+            setattr(_inside, name, self)
+            emitter.push(label)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                emitter.pop()
+                setattr(_inside, name, outer)
+                if after is not None:
+                    after(self)
+
+        return _unseen(step, original)
+
+    return wrap
+
+
+_optimizing = _stepping_in("optimizer", periods.optimizer)
+_scheduling = _stepping_in("scheduler")
+
+
+def _run_root(
+    run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a root module's call in its phase; inside another root's, or a loader, it has none."""
+    if getattr(_inside, "root", False) or steps.waiting():
+        return run(module, *args, **kwargs)
+    trains = _trains(module)
+    name = _phase_of(module, trains)
+    if name != "loss":
+        periods.forward(module, trains)
+    _inside.root = True
+    emitter.push(LABELS[name])
+    try:
+        return run(module, *args, **kwargs)
+    finally:
+        emitter.pop()
+        _inside.root = False
+
+
+def _trains(module: nn.Module) -> bool:
+    import torch
+
+    return module.training and torch.is_grad_enabled()
+
+
+def _phase_of(module: nn.Module, trains: bool) -> str:
+    """``loss`` for torch's criteria; ``evaluation`` in programs that also train."""
+    if any(one.__module__ == "torch.nn.modules.loss" for one in type(module).__mro__):
+        return "loss"
+    return "forward" if trains or periods.leader is None else "evaluation"
+
+
+def install() -> None:
+    """Give the program's phases ranges, and its steps, from now on."""
+    if not _hooks.begin():
+        return
+    if torch_hooks.torch_loaded():
+        _install_known()
+    else:
+        after_import("torch", lambda _torch: _install_known())
+
+
+def _install_known() -> None:
+    """What needs torch."""
+    if not _hooks.active:
+        return
+    forwards.run_root = _run_root
+    for root in list(modules.annotated_roots):
+        modules.mark_root(root)
+    here = sys.modules[__name__]
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(here, steps))
+    loader = "_BaseDataLoaderIter.__next__"
+    _hooks.replace("torch.utils.data.dataloader", loader, _loading)
+    _hooks.replace("torch.autograd", "backward", _phase("backward", periods.backward))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        for module in ("torch.nn.utils", "torch.nn.utils.clip_grad"):
+            _hooks.replace(module, name, _phase("clip"))
+    for name in ("to", "cuda"):
+        _hooks.replace("torch", f"Tensor.{name}", _copying, inherited=True)
+    for module, base, wrap in (
+        ("torch.optim.optimizer", "Optimizer", _optimizing),
+        ("torch.optim.lr_scheduler", "LRScheduler", _scheduling),
+    ):
+        _hooks.replace(module, f"{base}.__init__", _constructing(wrap))
+        after_import(module, functools.partial(_wrap_family, base, wrap))
+
+
+def _wrap_family(base: str, wrap: Callable[[Any], Any], module: ModuleType) -> None:
+    try:
+        _wrap_known(getattr(module, base), wrap)
+    except Exception as error:
+        log.debug("no phase around the step of %s: %r", base, error)
+
+
+def uninstall() -> None:
+    """Give the program its functions back."""
+    _hooks.undo()
+    forwards.run_root = None
+    for owner, (original, made) in _stepping.items():
+        if owner.__dict__.get("step") is made:
+            owner.step = original  # type: ignore[attr-defined]
+    _stepping.clear()

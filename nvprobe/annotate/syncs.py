@@ -1,0 +1,200 @@
+"""Hidden synchronisations: the line that makes the host wait, as an NVTX mark and in the sidecar.
+
+torch warns of every implicit synchronisation (``item``, ``nonzero``, a boolean index, ``cpu``,
+``tolist``, a truth value) in its sync debug mode, from the very frame that caused it. The warning
+is taken out of Python's machinery before anybody sees it:
+
+* the entry of one filter, for that message alone, is kept first, so that neither ``error`` raises
+  nor ``ignore`` hides it; every other setting stays the program's;
+* ``warnings._showwarnmsg``, which the interpreter calls with what passed the filters, hands on
+  every other warning unchanged. The message never reaches ``showwarning`` or a
+  ``catch_warnings(record=True)``, except where the program itself has asked for the debug mode.
+
+Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
+are wrapped. Setting the mode does not initialise CUDA: it waits until the program does.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from nvprobe.annotate import emitter, forwards, sidecar, torch_hooks
+from nvprobe.annotate.compiling import compiling
+from nvprobe.annotate.emitter import Category, Label
+from nvprobe.annotate.hooks import Hooks, after_import
+from nvprobe.annotate.sources import user_stack
+
+__all__ = ["install", "uninstall"]
+
+log = logging.getLogger("nvprobe")
+
+MESSAGE = "called a synchronizing CUDA operation"
+STACK_LINES = 5
+WARN = 1
+"""The debug mode that warns; 0 is silent, 2 raises."""
+
+_FILTER: tuple[Any, ...] = ("always", re.compile(MESSAGE), UserWarning, None, 0)
+_hooks = Hooks("lines of hidden synchronisations")
+_wanted_mode = 0
+"""The debug mode that the program has asked for itself."""
+
+
+class _Place:
+    """A line that synchronises: how often, and its mark made ready."""
+
+    __slots__ = ("count", "label")
+
+    def __init__(self, source: str) -> None:
+        self.count = 0
+        self.label: Label = emitter.label(f"sync {source}", Category.SYNC)
+
+
+_places: dict[tuple[str, str], _Place] = {}
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Report synchronisations from now on."""
+    if not _hooks.begin():
+        return
+    _hooks.replace("warnings", "_showwarnmsg", _showing)
+    _hooks.replace("warnings", "_filters_mutated", _keeping_first, optional=True)
+    _hooks.replace("warnings", "_filters_mutated_lock_held", _keeping_first, optional=True)
+    _mutated()
+    _hooks.replace("torch.cuda", "set_sync_debug_mode", _setting)
+    _hooks.replace("torch.cuda", "synchronize", _explicit("torch.cuda.synchronize"))
+    for name in ("Stream", "Event"):
+        what = f"torch.cuda.{name}.synchronize"
+        _hooks.replace("torch.cuda.streams", f"{name}.synchronize", _explicit(what))
+    after_import("torch.cuda", lambda cuda: _debug(cuda, WARN))
+
+
+def uninstall() -> None:
+    """Give the program its debug mode and its warnings back."""
+    if not _hooks.active:
+        return
+    _hooks.undo()
+    if _FILTER in warnings.filters:
+        warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
+    _mutated()
+    if "torch.cuda" in sys.modules:
+        _debug(sys.modules["torch.cuda"], _wanted_mode)
+
+
+def _debug(cuda: Any, mode: int) -> None:
+    """Set the debug mode once CUDA is initialised (``_lazy_call``: torch 1.x to 2.13)."""
+    if not _hooks.active and mode == WARN:
+        return
+    try:
+        import torch
+
+        set_mode = torch._C._cuda_set_sync_debug_mode  # absent in a build without CUDA
+        cuda._lazy_call(lambda: set_mode(mode))
+    except Exception as error:
+        log.debug("no %s: %r", _hooks.what, error)
+
+
+def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Note which mode the program wants; ours warns in any case."""
+
+    @functools.wraps(original)
+    def set_sync_debug_mode(debug_mode: int | str) -> None:
+        global _wanted_mode
+        original(debug_mode)
+        import torch
+
+        _wanted_mode = int(torch.cuda.get_sync_debug_mode())
+        if _wanted_mode == 0:
+            original(WARN)
+
+    return set_sync_debug_mode
+
+
+def _mutated() -> None:
+    """Tell the interpreter that the filters changed; ours is put first on the way."""
+    for name in ("_filters_mutated", "_filters_mutated_lock_held"):
+        tell = getattr(warnings, name, None)
+        if tell is not None:
+            tell()
+            return
+
+
+def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
+    """Called after each change of the filters: put ours first again."""
+
+    @functools.wraps(original)
+    def filters_mutated() -> None:
+        filters: Any = warnings.filters
+        if isinstance(filters, list) and (not filters or filters[0] is not _FILTER):
+            filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
+        original()
+
+    return filters_mutated
+
+
+def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def showwarnmsg(message: Any) -> None:
+        if not str(message.message).startswith(MESSAGE):
+            original(message)
+            return
+        try:
+            _note(MESSAGE)
+        except Exception as error:
+            log.debug("a synchronisation is not reported: %r", error)
+        if _wanted_mode == WARN:
+            original(message)
+
+    return showwarnmsg
+
+
+def _explicit(what: str) -> Callable[[Any], Any]:
+    """Wrap a function that synchronises on purpose."""
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _note(what)
+
+        torch_hooks.never_inline(synchronize, original)
+        torch_hooks.hide_from_dynamo(
+            [synchronize, *torch_hooks.functions_of(sys.modules[__name__])]
+        )
+        return synchronize
+
+    return wrap
+
+
+def _note(message: str) -> None:
+    """Write one synchronisation: a mark each time, a line at counts 1, 2, 4, 8 and so on."""
+    frame = sys._getframe(2)  # who synchronised, behind the wrapper that reports
+    stack = user_stack(frame, STACK_LINES, hidden=forwards.is_wrapper)
+    source = stack[0] if stack else "unknown:0"
+    key = (source, message)
+    with _lock:
+        place = _places.get(key) or _places.setdefault(key, _Place(source))
+        place.count += 1
+        count = place.count
+    emitter.mark(place.label)
+    if count & (count - 1) == 0:
+        sidecar.write(
+            "sync",
+            source=source,
+            stack=stack,
+            count=count,
+            unix_ns=time.time_ns(),
+            message=message,
+        )

@@ -1,0 +1,146 @@
+"""Lines of hidden synchronisations, with torch's warning played by a Python one (no GPU here)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.nvtx_recorder import Recorder
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import sys, warnings
+import torch
+import nvprobe
+from nvprobe.annotate import sidecar, syncs
+
+modes = []
+torch._C._cuda_set_sync_debug_mode = modes.append          # a build without CUDA has none
+torch._C._cuda_get_sync_debug_mode = lambda: modes[-1]
+torch.cuda._lazy_call = lambda call, **kwargs: call()
+torch.cuda._lazy_init = lambda: None
+def synchronize(device=None):
+    pass
+torch.cuda.synchronize = synchronize
+
+MESSAGE = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:1.)"
+def item():
+    warnings.warn(MESSAGE, UserWarning, stacklevel=2)
+sidecar.open()
+"""
+
+
+def sync_lines(folder: Path) -> list[dict]:
+    (file,) = folder.iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "sync"]
+
+
+def test_marks_and_lines_name_the_users_line(recorder: Recorder, tmp_path: Path):
+    code = (
+        PROGRAM
+        + """
+syncs.install()
+assert modes == [1]
+def inner():
+    item()                                       # the line
+def outer():
+    for _ in range(5):
+        inner()
+outer()
+item()
+torch.nn.Module.__call__                          # frames of torch are not the user's
+class Net(torch.nn.Module):
+    def forward(self, x):
+        item()
+        return x
+nvprobe.annotate(torch.nn.Sequential(Net()))(torch.ones(1))
+syncs.uninstall()
+assert modes[-1] == 0
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    item()
+assert len(caught) == 1
+"""
+    )
+    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    text = (recording.folder / "script.py").read_text().splitlines()
+    frames = {name: 1 + text.index(name) for name in ("item()",)}
+    line = 1 + next(i for i, one in enumerate(text) if "# the line" in one)
+    marks = [mark.text for mark in recording.marks("sync")]
+    assert marks[0].startswith("sync script.py:")
+    assert len(marks) == 7
+    assert frames["item()"] > line
+    lines = sync_lines(tmp_path / "side")
+    places = {entry["source"] for entry in lines}
+    assert len(places) == 1  # the frame that warns is item() itself: its callers are in the stack
+    stacks = [entry["stack"] for entry in lines]
+    assert [entry["count"] for entry in lines] == [1, 2, 4]
+    assert stacks[0][1] == f"script.py:{line}"
+    assert all("torch" not in one and "/" not in one for stack in stacks for one in stack)
+
+
+def test_filters_records_and_showwarning_stay_the_programs(recorder: Recorder, tmp_path: Path):
+    code = (
+        PROGRAM
+        + """
+warnings.simplefilter("error")
+mine = warnings.filters[:]
+shown = []
+warnings.showwarning = lambda message, *rest: shown.append(str(message))
+syncs.install()
+item()                                            # "error" does not raise it
+warnings.simplefilter("error")                    # neither does one set later
+item()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("ignore")
+    item()
+    warnings.resetwarnings()
+    warnings.simplefilter("always")
+    item()
+    warnings.warn("another", stacklevel=1)
+assert [str(one.message) for one in caught] == ["another"], caught
+try:
+    warnings.warn("an error")
+    raise SystemExit("not raised")
+except UserWarning:
+    pass
+warnings.filterwarnings("always", "shown")
+warnings.warn("shown")
+assert shown == ["shown"], shown
+assert [one for one in warnings.filters[1:] if "shown" not in str(one)] == mine, warnings.filters
+torch.cuda.set_sync_debug_mode(1)                 # the program wants to see them, too
+item()
+assert shown[1:] == [MESSAGE]
+torch.cuda.set_sync_debug_mode("default")
+assert modes[-1] == 1
+item()
+assert len(shown) == 2
+torch.cuda.synchronize()
+syncs.uninstall()
+assert [one for one in warnings.filters if "shown" not in str(one)] == mine
+"""
+    )
+    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    marks = [mark.text for mark in recording.marks("sync")]
+    assert len(marks) == 7
+    explicit = [line for line in sync_lines(tmp_path / "side") if "cuda.sync" in line["message"]]
+    assert len(explicit) == 1
+    assert marks[-1] == f"sync {explicit[0]['source']}"
+
+
+def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
+    code = """
+    import warnings
+    import torch
+    from nvprobe.annotate import syncs
+    syncs.install()
+    warnings.warn("plain")
+    syncs.uninstall()
+    """
+    recording = recorder.run(code, NVPROBE_EMITTER="nvtx")
+    assert "plain" in recording.completed.stderr
+    assert recording.marks("sync") == []
