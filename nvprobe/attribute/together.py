@@ -56,7 +56,7 @@ def load(*inputs: str | os.PathLike[str]) -> Trace:
 
 def _loaded(profiles: list[Path], traces: list[Path]) -> Trace:
     if not profiles:
-        return load_one(traces[0])
+        return load_kineto(traces[0], python_stacks=True)
     profile = load_one(profiles[0])
     return combine(profile, load_kineto(traces[0], python_stacks=True)) if traces else profile
 

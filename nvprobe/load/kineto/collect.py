@@ -108,28 +108,28 @@ class Collector:
 
     def _sort(self, events: list[Any]) -> dict[str, list[Any]]:
         """Events by what they become."""
-        by_category: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        by_category: dict[str, list[Any]] = defaultdict(list)
         for event in events:
-            by_category[event.ph, event.cat].append(event)
+            by_category[event.cat].append(event)
         kinds: dict[str, list[Any]] = defaultdict(list)
-        for (phase, category), chosen in by_category.items():
-            if phase == "X":
-                self._sort_complete(category, chosen, kinds)
-            elif category == "fwdbwd":
+        for category, chosen in by_category.items():
+            if category == "fwdbwd":
                 kinds["flows"] += chosen
             elif category == "cpu_instant_event":
                 kinds["memory"] += [event for event in chosen if event.name == "[memory]"]
-            elif phase == "M":
-                self._describe(chosen)
-            elif phase == "i":
-                kinds["window_end"] += [e for e in chosen if e.name == _WINDOW_END]
+            elif category:
+                complete = [event for event in chosen if event.ph == "X"]
+                self._sort_complete(category, complete, kinds)
+            else:
+                self._describe([event for event in chosen if event.ph == "M"])
+                kinds["window_end"] += [event for event in chosen if event.name == _WINDOW_END]
         return kinds
 
     def _sort_complete(self, category: str, events: list[Any], kinds: dict[str, list[Any]]) -> None:
         self.timed += len(events)
         kind = _KINDS.get(category)
         if kind is None:
-            if category != "gpu_user_annotation":
+            if events and category != "gpu_user_annotation":
                 self.unknown[category] += len(events)
             return
         if kind != "frames":
