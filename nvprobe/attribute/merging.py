@@ -173,10 +173,10 @@ def snapped(
 def _moved_begin(
     nesting: Nesting, thread: Column, start: Column, end: Column, reach: int
 ) -> tuple[Column, Column]:
-    """Where one of ours opens after ``start`` and is open at ``end``."""
-    around = nesting.innermost(nesting.last_started(thread, end - 1), end - 1)
+    """Where one of ours opens after ``start`` and ends after ``end``."""
+    around = nesting.innermost(nesting.last_started(thread, end - 1), end)
     begin = nesting.start[around]
-    crosses = (around >= 0) & (start < begin) & (nesting.end[around] > end)
+    crosses = (around >= 0) & (start < begin)
     inside, before = crosses & (begin - start <= reach), crosses & (end - begin <= reach)
     inside &= (begin - start <= end - begin) | ~before
     return np.where(inside, begin, start), np.where(before & ~inside, begin, end)
@@ -185,10 +185,10 @@ def _moved_begin(
 def _moved_finish(
     nesting: Nesting, thread: Column, start: Column, end: Column, reach: int
 ) -> tuple[Column, Column]:
-    """Where one of ours is open at ``start`` and closes before ``end``."""
-    around = nesting.innermost(nesting.last_started(thread, start), start)
+    """Where one of ours opened before ``start`` and closes before ``end``."""
+    around = nesting.innermost(nesting.last_started(thread, start - 1), start)
     finish = nesting.end[around]
-    crosses = (around >= 0) & (finish < end) & (nesting.start[around] < start)
+    crosses = (around >= 0) & (finish < end)
     inside, after = crosses & (end - finish <= reach), crosses & (finish - start <= reach)
     inside &= (end - finish <= finish - start) | ~after
     return np.where(after & ~inside, finish, start), np.where(inside, finish, end)

@@ -85,15 +85,20 @@ class _Assembly:
         self.device_ids = np.unique(ids[ids >= 0])
 
     def trace(self) -> Trace:
-        """All tables; the strings last, when every name is known."""
-        ranges, operators = self._ranges()
+        """All tables, columns let go as soon as they are used; the strings last."""
         start, end = self._window()
-        calls, ops, syncs = self._calls(), self._ops(), self._syncs()
+        missing, source = tuple(self._missing()), self._source()
+        flows, memory = self._flows(), self._memory()
+        overheads = Overheads(**self._named("overheads"))
         frames = Frames(**self._named("frames")) if self.collector.python_stacks else None
+        self._let_go("flows", "memory", "overheads", "frames", "window", "window_end")
+        ranges, operators = self._ranges()
+        self._let_go("operators", "annotations", "modules")
+        calls, ops, syncs = self._calls(), self._ops(), self._syncs()
         devices = device_table(self.about, self.device_ids, self.names.__getitem__)
         processes, threads = self._processes(), self._threads()
         return Trace(
-            sources=(self._source(),),
+            sources=(source,),
             processes=processes,
             threads=threads,
             devices=devices,
@@ -103,17 +108,21 @@ class _Assembly:
             ranges=ranges,
             operators=operators,
             syncs=syncs,
-            overheads=Overheads(**self._named("overheads")),
+            overheads=overheads,
             frames=frames,
-            flows=self._flows(),
-            memory=self._memory(),
+            flows=flows,
+            memory=memory,
             start_ns=start,
             end_ns=end,
             origin_ns=integer(self.about, "baseTimeNanoseconds", 0) + self.zero,
             warnings=(*self.damage.warnings(self.path.name), *self.notes),
-            missing=tuple(self._missing()),
+            missing=missing,
             strings=self._strings(),
         )
+
+    def _let_go(self, *kinds: str) -> None:
+        for kind in kinds:
+            del self.rows[kind]
 
     def _drop_repeated(self) -> None:
         """Events that stand in the file twice count once."""

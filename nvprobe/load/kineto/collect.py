@@ -231,11 +231,13 @@ def _external(arguments: list[Any]) -> Column:
 
 
 def _integers(values: list[Any]) -> Column:
-    """int64 of integers; what is text becomes its number, what does not fit becomes -1."""
+    """Integers, int32 where all fit; what is text becomes its number, what does not fit -1."""
     try:
-        return np.array(values, np.int64)
+        wide = np.array(values, np.int64)
     except (OverflowError, ValueError):
-        return np.array([_integer(value) for value in values], np.int64)
+        wide = np.array([_integer(value) for value in values], np.int64)
+    narrow = wide.astype(np.int32)
+    return narrow if (narrow == wide).all() else wide
 
 
 def _integer(value: Any) -> int:

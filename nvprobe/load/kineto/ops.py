@@ -78,11 +78,12 @@ def graph_nodes(ops: dict[str, Column], calls: dict[str, Column], names: Sequenc
     rows = np.flatnonzero(np.isin(ops["correlation"], calls["correlation"][launches]))
     order = rows[np.lexsort((ops["start"][rows], ops["correlation"][rows]))]
     correlation = ops["correlation"][order]
-    first = np.flatnonzero(np.diff(correlation, prepend=np.int64(-(1 << 62))))
+    first = np.flatnonzero(np.diff(correlation, prepend=-(1 << 31)))
     lengths = np.diff(first, append=len(order))
     nodes[order] = np.arange(len(order)) - np.repeat(first, lengths) + 1
     told = rows[ops["graph_node"][rows] >= 0]
-    nodes[told] = (np.maximum(ops["graph"][told], 0) << 32) + ops["graph_node"][told] + 1
+    graph = np.maximum(ops["graph"][told], 0).astype(np.int64)
+    nodes[told] = (graph << 32) + ops["graph_node"][told] + 1
     return nodes
 
 
