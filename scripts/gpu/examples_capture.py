@@ -94,11 +94,11 @@ def _one(
         plain = _run([sys.executable, str(script), *flags, *SLOW.get(script.stem, [])], {})
         row["step_ms"] = plain["step_ms"]
         if chosen.nsys and not (fixed and chosen.no_fixed):
-            row["captured_step_ms"] = _capture(script, flags, name, chosen.nsys, scratch)["step_ms"]
+            captured = _capture(script, flags, name, chosen.nsys, scratch)
+            row |= {"captured_step_ms": captured["step_ms"], "by": captured["by"]}
             waiting.append(exporting.submit(_export, chosen.nsys, scratch, name))
     except (subprocess.SubprocessError, ValueError, KeyError, OSError) as error:
-        output = getattr(error, "stderr", None) or getattr(error, "output", None) or ""
-        row["error"] = f"{error}"[:300] + " | " + str(output)[-700:]
+        row["error"] = _output(error)
     row["seconds"] = round(time.monotonic() - begin, 1)
     return row
 
@@ -118,11 +118,27 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _capture(script: Path, flags: list[str], name: str, nsys: str, scratch: Path) -> dict[str, Any]:
-    """One nsys capture of the example's own window, annotated by nvprobe's bootstrap."""
-    python = [sys.executable]
+    """One nsys capture of the example's own window: by nvprobe's bootstrap, else as it is."""
     sys.path.insert(0, str(ROOT))
     if importlib.util.find_spec("nvprobe.annotate.bootstrap"):
-        python += ["-m", "nvprobe.annotate.bootstrap"]
+        bootstrap = [sys.executable, "-m", "nvprobe.annotate.bootstrap"]
+        try:
+            return _profile(bootstrap, script, flags, name, nsys, scratch) | {"by": "bootstrap"}
+        except (subprocess.SubprocessError, ValueError, OSError) as error:
+            print(json.dumps({"bootstrap_failed": name, "why": _output(error)}), flush=True)
+    return _profile([sys.executable], script, flags, name, nsys, scratch) | {"by": "itself"}
+
+
+def _output(error: BaseException) -> str:
+    """The error and the end of what the program said."""
+    said = getattr(error, "stderr", None) or getattr(error, "output", None) or ""
+    return f"{error}"[:300] + " | " + str(said)[-700:]
+
+
+def _profile(
+    python: list[str], script: Path, flags: list[str], name: str, nsys: str, scratch: Path
+) -> dict[str, Any]:
+    """One run under nsys; the example opens and closes the window."""
     command = [
         nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
         "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
