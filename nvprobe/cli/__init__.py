@@ -29,6 +29,10 @@ COMMANDS = {
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",
     ),
+    "cache": (
+        "nvprobe.cli.cache",
+        "Show, or clear, what is kept so that a second command on the same input starts at once.",
+    ),
     "doctor": ("nvprobe.cli.doctor", "Check nsys, nvtx, torch, driver and permissions."),
 }
 """Name of each command: the module with its ``command``, and its one line in ``--help``."""

@@ -13,6 +13,7 @@ __all__ = ["Format", "sniff"]
 _HEAD = 4096
 _SQLITE = b"SQLite format 3\x00"
 _GZIP = b"\x1f\x8b"
+_REPORT = b"NVIDIA Tegra Profiler Report"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -55,7 +56,7 @@ def _file(path: Path, head: bytes) -> Format:
         raise unusable(
             path, "is a raw capture that was never imported", "import it: QdstrmImporter -i FILE"
         )
-    if name.endswith((".nsys-rep", ".qdrep")):
+    if head.startswith(_REPORT) or name.endswith((".nsys-rep", ".qdrep")):
         return Format.NSYS_REPORT
     return _text(path, name, head)
 

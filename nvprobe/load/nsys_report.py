@@ -1,0 +1,90 @@
+"""Reports of nsys (``.nsys-rep``): exported by the nsys of this machine, once.
+
+The export is kept in the cache, not beside the report, and used again while the report stays as
+it is (:mod:`nvprobe.load.cache`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvprobe.errors import ToolError
+from nvprobe.load import cache
+from nvprobe.load.faults import shown
+from nvprobe.load.nsys_sqlite import load_nsys_sqlite
+from nvprobe.nsys import Nsys, export, find_nsys
+from nvprobe.trace import Trace
+
+__all__ = ["exported", "load_nsys_report"]
+
+_EXPORT = "export.sqlite"
+_TAIL = 1 << 20
+_WRITER = re.compile(rb"(20\d\d(?:\.\d+){2,3})(?:-[0-9a-f]+)?")
+
+
+def load_nsys_report(path: str | os.PathLike[str]) -> Trace:
+    """The Trace of a report.
+
+    Raises :class:`~nvprobe.errors.ToolError` where there is no nsys to export it, or only one
+    that is older than the one that wrote it.
+    """
+    path = Path(path)
+    with exported(path) as database:
+        trace = load_nsys_sqlite(database)
+    source = dataclasses.replace(trace.sources[0], kind="nsys-rep", file=path.name)
+    return dataclasses.replace(trace, sources=(source,))
+
+
+@contextlib.contextmanager
+def exported(report: Path) -> Iterator[Path]:
+    """The SQLite export of ``report``: a kept one, else made now."""
+    key = cache.fingerprint(report)
+    place = key and cache.kept("export", key, report.name, lambda at: _export(report, at))
+    if place:
+        yield place / _EXPORT
+        return
+    with tempfile.TemporaryDirectory(prefix="nvprobe-") as folder:
+        _export(report, Path(folder))
+        yield Path(folder, _EXPORT)
+
+
+def _export(report: Path, folder: Path) -> None:
+    try:
+        nsys = find_nsys()
+    except ToolError as error:
+        raise ToolError(
+            f"{shown(report)}: only nsys itself can read a report. {error}; or export it where "
+            "nsys is: nsys export --type sqlite REPORT.nsys-rep, and give the .sqlite"
+        ) from error
+    try:
+        export(nsys, report.resolve(), folder / _EXPORT)
+    except ToolError as error:
+        raise ToolError(f"{shown(report)}: {_reason(report, nsys, error)}") from error
+
+
+def _reason(report: Path, nsys: Nsys, error: ToolError) -> str:
+    """Why the export failed: a report of a newer nsys cannot be read by an older one."""
+    writer = written_by(report)
+    if writer is not None and writer[:3] > nsys.version[:3]:
+        newer = ".".join(map(str, writer))
+        return (
+            f"was written by nsys {newer}, newer than the nsys {nsys.version_text} found here; "
+            f"install nsys {newer} or newer (NVPROBE_NSYS names another), or export it where it "
+            "was recorded: nsys export --type sqlite"
+        )
+    return f"{error}; is the report complete? Copy it again, or record it again"
+
+
+def written_by(report: Path) -> tuple[int, ...] | None:
+    """Version of the nsys that wrote a report, as its end tells it; ``None`` where it does not."""
+    with report.open("rb") as file:
+        file.seek(max(report.stat().st_size - _TAIL, 0))
+        found = [m[1].decode() for m in _WRITER.finditer(file.read(_TAIL))]
+    versions = [tuple(map(int, text.split("."))) for text in found]
+    return max(versions, default=None)
