@@ -24,6 +24,7 @@ __all__ = [
     "Method",
     "ModuleMethod",
     "Modules",
+    "Outside",
     "PathTable",
     "Phase",
     "RangeTree",
@@ -119,6 +120,16 @@ class RangeTree:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """What filters left out of an attribution."""
+
+    ops: int
+    gpu_ns: int
+    filters: tuple[str, ...]
+    """The filters as a user gives them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """A Trace and the owner of everything in it. Columns are aligned with ``trace.ops``."""
 
@@ -138,6 +149,8 @@ class Attribution:
     """bool: times are possible; an op with impossible times counts with 0 ns."""
     duration: Column
     """int64 ns, 0 where times are impossible."""
+    outside: Outside | None = None
+    """What does not count, where the attribution was filtered."""
 
     @property
     def paths(self) -> PathTable:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from nvprobe.cli.filters import filter_options, selection_of
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import show, tree_view, view_options
 
@@ -15,7 +16,7 @@ __all__ = ["command"]
 @click.command("analyze")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
 @view_options
-@click.option("--process", type=int, metavar="PID", help="Only this process, as if it were alone.")
+@filter_options
 @click.option(
     "--index",
     "index_rules",
@@ -30,17 +31,18 @@ def command(
     settings: Settings,
     /,
     inputs: tuple[str, ...],
-    process: int | None,
     index_rules: tuple[str, ...],
-    **view: Any,
+    **options: Any,
 ) -> None:
     """Say where the GPU time of a capture goes, and why.
 
-    INPUT is an nsys export (.sqlite) or a torch.profiler trace (.json, .json.gz), told apart by
-    content. Nothing beside the input is written, and the input is never changed.
+    INPUT is a report of nsys (.nsys-rep), an export of one (.sqlite, _pqtdir), a torch.profiler
+    trace (.json, .json.gz) or a run folder, told apart by content; several of one run are merged.
+    Nothing beside the input is written, and the input is never changed.
     """
     from nvprobe.cli.pipeline import analysis_of
 
-    chosen = tree_view(**view)
-    analysis = analysis_of(settings, inputs, index_rules=index_rules, process=process)
+    selection = selection_of(options)
+    chosen = tree_view(**options)
+    analysis = analysis_of(settings, inputs, index_rules=index_rules, selection=selection)
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")

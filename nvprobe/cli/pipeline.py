@@ -10,6 +10,7 @@ from nvprobe.cli.settings import Settings
 
 if TYPE_CHECKING:
     from nvprobe.analyze.model import Analysis
+    from nvprobe.analyze.selection import Selection
 
 __all__ = ["analysis_of"]
 
@@ -19,21 +20,18 @@ def analysis_of(
     inputs: Sequence[str],
     *,
     index_rules: Sequence[str] = (),
-    process: int | None = None,
+    selection: Selection | None = None,
 ) -> Analysis:
     """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
         from nvprobe.attribute.together import load
-        from nvprobe.load.select import of_process
 
         trace = load(*inputs)
-        if process is not None:
-            trace = of_process(trace, process)
         stage("attributing")
-        from nvprobe.attribute import attribute
+        from nvprobe.analyze.selection import Selection, select
 
-        attribution = attribute(trace, index_rules)
+        attribution = select(trace, selection or Selection(), index_rules)
         stage("analysing")
         from nvprobe.analyze import analyze
 

@@ -41,7 +41,6 @@ _OPTIONS = (
         show_default=True,
         help="No ranges of this kind; their time stays in what is above (repeatable).",
     ),
-    click.option("--domain", help='Only ranges of this NVTX domain ("" for the default one).'),
     click.option(
         "--filter",
         "pattern",
@@ -84,7 +83,6 @@ def tree_view(
     depth: int | None,
     kinds: tuple[str, ...],
     hidden: tuple[str, ...],
-    domain: str | None,
     pattern: str | None,
     sort: str,
     rows: int,
@@ -103,7 +101,6 @@ def tree_view(
         depth=depth,
         kinds=frozenset(Kind[kind.upper()] for kind in kinds),
         hidden=frozenset(Kind[kind.upper()] for kind in hidden if kind != "none"),
-        domain=domain,
         pattern=compiled,
         sort=sort,
         rows=rows,

@@ -166,6 +166,8 @@ def _ledger(analysis: Analysis) -> Row:
         for process, total, by_method in book.by_process
     ]
     out["modules"] = None
+    outside = analysis.attribution.outside
+    out["outside"] = None if outside is None else dataclasses.asdict(outside)
     return out
 
 

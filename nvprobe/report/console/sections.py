@@ -58,7 +58,18 @@ def ledger(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
     if parts:
         text.append(" = " + " + ".join(parts), "")
     text.append(_without_range(analysis), "dim")
+    text.append(_outside(analysis), "dim")
     return text
+
+
+def _outside(analysis: Analysis) -> str:
+    """What the filters left out."""
+    outside = analysis.attribution.outside
+    if outside is None:
+        return ""
+    filters = plain(" ".join(outside.filters)).plain
+    ops, gpu = count(outside.ops, "op"), time(outside.gpu_ns)
+    return f"; outside {filters} and not counted: {ops}, {gpu} of GPU time"
 
 
 def _without_range(analysis: Analysis) -> str:

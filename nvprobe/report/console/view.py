@@ -37,7 +37,6 @@ class TreeView:
     kinds: frozenset[Kind] = frozenset()
     """Only these kinds; empty: all but the hidden ones."""
     hidden: frozenset[Kind] = frozenset({Kind.LIBRARY})
-    domain: str | None = None
     pattern: re.Pattern[str] | None = None
     """Searched in whole paths; what is above a match is shown for context."""
     sort: str = "gpu"
@@ -63,7 +62,7 @@ def visible_tree(analysis: Analysis, view: TreeView) -> tuple[list[Node], int]:
     best = wanted[np.lexsort((paths.depth[wanted], -value[wanted]))][: view.rows]
     shown = np.zeros(len(present), bool)
     shown[best] = True
-    if view.pattern is not None or view.domain is not None or view.kinds:
+    if view.pattern is not None or view.kinds:
         _add_ancestors(paths, shown, best)
     return _walk(paths, shown, value, view.depth), len(wanted) - len(best)
 
@@ -77,9 +76,6 @@ def _chosen(analysis: Analysis, view: TreeView) -> Column:
         chosen = ~np.isin(paths.kind, [int(kind) for kind in view.hidden])
     if view.depth is not None:
         chosen &= paths.depth < view.depth
-    if view.domain is not None:
-        names = np.array(analysis.attribution.trace.texts(paths.domain), object)
-        chosen &= names == (view.domain or None)
     if view.pattern is not None:
         chosen &= np.array([bool(view.pattern.search(text)) for text in paths.texts()], bool)
     return chosen

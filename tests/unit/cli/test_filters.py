@@ -1,0 +1,64 @@
+"""Filters on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from nvprobe.cli import cli
+from nvprobe.cli.filters import Steps, Window
+from nvprobe.cli.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("10:15", (10, 15)), ("3", (3, 4)), (":2", (0, 2)), ("5:", (5, 2**62)), ("0:1", (0, 1))],
+)
+def test_steps_are_read(text: str, value: tuple[int, int]) -> None:
+    assert Steps().convert(text, None, None) == value
+
+
+@pytest.mark.parametrize("text", ["", ":", "a:b", "5:5", "7:3", "1:2:3", "-1:2"])
+def test_no_steps_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Steps().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.5s:2s", (1_500_000_000, 2_000_000_000)),
+        ("200ms:", (200_000_000, None)),
+        (":7us", (None, 7_000)),
+        ("0:12345678901234567", (0, 12345678901234567)),
+        ("-5ms:0.1us", (-5_000_000, 100)),
+    ],
+)
+def test_times_are_read_to_the_nanosecond(text: str, value: tuple[int | None, ...]) -> None:
+    assert Window().convert(text, None, None) == value
+
+
+@pytest.mark.parametrize("text", ["5", "1s:1s", "2s:1s", "1h:2h", "x:", "1s:2s:3s"])
+def test_no_times_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Window().convert(text, None, None)
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), obj=Settings())
+
+
+def test_the_ledger_says_what_is_outside(corpus: Path) -> None:
+    path = str(corpus / "nsys/h200/eager.sqlite")
+    whole = json.loads(_run("analyze", path, "--json").stdout)["ledger"]
+    part = json.loads(_run("analyze", path, "--json", "--steps", "4:6").stdout)["ledger"]
+    assert whole["outside"] is None
+    assert part["outside"]["filters"] == ["--steps 4:6"]
+    assert part["ops"] + part["outside"]["ops"] == whole["ops"]
+    assert part["gpu_ns"] + part["outside"]["gpu_ns"] == whole["gpu_ns"]
+    text = _run("analyze", path, "--steps", "4:6").stdout
+    assert "outside --steps 4:6 and not counted" in " ".join(text.split())
