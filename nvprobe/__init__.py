@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from nvprobe.annotate.instrument import instrument
     from nvprobe.annotate.ranges import range  # noqa: A004
     from nvprobe.annotate.steps import step, steps
+    from nvprobe.attribute.together import load
     from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
+    from nvprobe.results import analyze
 
 _HOMES = {
     "GateFailed": "nvprobe.errors",
@@ -24,8 +26,10 @@ _HOMES = {
     "NvprobeError": "nvprobe.errors",
     "ToolError": "nvprobe.errors",
     "UsageError": "nvprobe.errors",
+    "analyze": "nvprobe.analyze",
     "annotate": "nvprobe.annotate",
     "instrument": "nvprobe.annotate.instrument",
+    "load": "nvprobe.load",
     "range": "nvprobe.annotate.ranges",
     "step": "nvprobe.annotate.steps",
     "steps": "nvprobe.annotate.steps",
@@ -38,8 +42,10 @@ __all__ = [
     "ToolError",
     "UsageError",
     "__version__",
+    "analyze",
     "annotate",
     "instrument",
+    "load",
     "range",
     "step",
     "steps",

@@ -1,6 +1,7 @@
 """From an Attribution to tables: no I/O, no drawing.
 
 ``analyze(attribution)`` runs every analysis; each is a function of its own in a module beside this.
+``nvprobe.analyze(...)`` calls `nvprobe.results.analyze`, which takes files and gives DataFrames.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nvprobe.analyze.warnings import warnings
 from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
 from nvprobe.attribute.model import Attribution
+from nvprobe.callable_room import make_callable
 
 __all__ = ["Analysis", "analyze"]
 
@@ -59,3 +61,6 @@ def analyze(attribution: Attribution) -> Analysis:
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
     )
+
+
+make_callable(__name__, "nvprobe.results", "analyze")

@@ -29,6 +29,10 @@ COMMANDS = {
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",
     ),
+    "export": (
+        "nvprobe.cli.export",
+        "Write every event with its owner, and every result, as tables.",
+    ),
     "cache": (
         "nvprobe.cli.cache",
         "Show, or clear, what is kept so that a second command on the same input starts at once.",

@@ -1,4 +1,7 @@
-"""From files to a Trace: the only room that knows foreign schemas."""
+"""From files to a Trace: the only room that knows foreign schemas.
+
+``nvprobe.load(...)`` calls `nvprobe.attribute.together.load`, which also merges several inputs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
+from nvprobe.callable_room import make_callable
 from nvprobe.errors import UsageError
 from nvprobe.load import cache
 from nvprobe.load.faults import unusable
@@ -84,3 +88,6 @@ def _load(path: Path, kind: Format) -> Trace:
 
         return load_kineto(path)
     raise unusable(path, f"is a {kind.value}", "give the report it lies beside as well")
+
+
+make_callable(__name__, "nvprobe.attribute.together", "load")

@@ -1,0 +1,126 @@
+"""``nvprobe export``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nvprobe.cli.filters import filter_options, selection_of
+from nvprobe.cli.settings import Settings, common_options
+from nvprobe.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from nvprobe.analyze.model import Analysis
+
+__all__ = ["command"]
+
+
+@click.command("export")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.option(
+    "--to",
+    "kind",
+    required=True,
+    type=click.Choice(("sqlite", "parquet", "csv", "json")),
+    help="What to write: a database, a folder of tables, or the analysis document.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Where to write (default: by INPUT)."
+)
+@click.option("-f", "--force", is_flag=True, help="Replace what is there.")
+@filter_options
+@common_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    inputs: tuple[str, ...],
+    kind: str,
+    output: Path | None,
+    force: bool,
+    **options: Any,
+) -> None:
+    """Write every event with its owner, and every result, as tables.
+
+    For SQL, Datasette, pandas or DuckDB; docs/tables.md tells what each column is. Filters choose
+    what is written.
+    """
+    from nvprobe.cli.pipeline import analysis_of
+
+    selection = selection_of(options)
+    target = output or Path(_default(inputs[0], kind))
+    _check(target, force)
+    analysis = analysis_of(settings, inputs, selection=selection)
+    _put(target, lambda partial: _write(analysis, kind, partial))
+    settings.note(f"Wrote {target}")
+    settings.note(f"next: {_next(kind, target)}")
+    if settings.as_json:
+        import json
+
+        click.echo(json.dumps({"schema": "nvprobe.export/1", "to": kind, "output": str(target)}))
+
+
+def _default(first: str, kind: str) -> str:
+    """A name in the working directory, never that of an input."""
+    stem = Path(first).resolve().name
+    for suffix in (".gz", ".json", ".sqlite", ".nsys-rep", "_pqtdir", "_arwdir"):
+        stem = stem.removesuffix(suffix)
+    return f"{stem}.tables" if kind in ("parquet", "csv") else f"{stem}.tables.{kind}"
+
+
+def _check(target: Path, force: bool) -> None:
+    """Nothing is replaced silently, and no folder that holds anything but tables at all."""
+    if target.exists() and not force:
+        raise UsageError(f"{target.name} exists already; --force replaces it")
+    if target.is_dir() and any(f.suffix not in (".parquet", ".csv") for f in target.iterdir()):
+        raise UsageError(f"{target.name} is a folder that holds more than tables; name another")
+
+
+def _write(analysis: Analysis, kind: str, path: Path) -> None:
+    if kind == "sqlite":
+        from nvprobe.report.database import write_database
+
+        write_database(analysis, path)
+    elif kind == "json":
+        from nvprobe.report.tables import to_json
+
+        path.write_text(to_json(analysis) + "\n", "utf-8")
+    else:
+        from nvprobe.report import files
+
+        path.mkdir()
+        write = files.write_parquet if kind == "parquet" else files.write_csv
+        write(analysis, path)
+
+
+def _put(target: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make the result beside ``target``, then put it in place; never half."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        write(partial)
+        if target.is_dir():
+            shutil.rmtree(target)
+        partial.replace(target)
+    except OSError as error:
+        message = f"cannot write {target.name}: {error.strerror}; choose another --output"
+        raise InputError(message) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _next(kind: str, target: Path) -> str:
+    """A command that looks at the result."""
+    return {
+        "sqlite": f"datasette {target}",
+        "parquet": f"duckdb -c \"FROM '{target}/paths.parquet'\"",
+        "csv": f"head {target}/paths.csv",
+        "json": f"python -m json.tool {target}",
+    }[kind].strip()

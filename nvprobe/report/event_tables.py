@@ -1,0 +1,304 @@
+"""Every event of a capture as Arrow tables, each op with its owner: for pandas, DuckDB and SQL.
+
+:data:`TABLES` is the schema: docs/tables.md is written from it, and a test holds them together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nvprobe.attribute.model import Attribution, Kind, Method
+from nvprobe.trace import NO_NAME, NO_PAYLOAD, OPEN, Column, OpKind, RangeSource, Table
+
+__all__ = ["TABLES", "Field", "event_tables"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One column: where it comes from and what it says."""
+
+    name: str
+    source: str
+    form: str
+    """``number``; ``known`` (-1 is null); ``id`` (row of the table); ``text``; ``path`` (its text);
+    ``end`` (open is null); ``payload``; ``flag``; an enumeration's name; ``>table`` (refers to the
+    ``id`` of that table, -1 is null)."""
+    about: str
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    """Fields from lines of name, source, form and description."""
+    lines = (line.split(None, 3) for line in text.splitlines() if line.strip())
+    return tuple(Field(name, source, form, about) for name, source, form, about in lines)
+
+
+_WHO = """
+process_id  process  >processes  the process
+thread_id   thread   >threads    the thread
+"""
+_WHEN = """
+start_ns  start  number  begin, ns since the begin of the capture
+end_ns    end    end     end, null where it never ended
+"""
+
+TABLES: Mapping[str, tuple[Field, ...]] = {
+    "processes": _fields("""
+id    -     id     row
+pid   pid   known  operating system process id
+name  name  text   name of the program
+rank  rank  known  rank in a distributed job
+"""),
+    "threads": _fields("""
+id          -        id          row
+process_id  process  >processes  its process
+tid         tid      known       operating system thread id
+name        name     text        what the thread is called
+"""),
+    "devices": _fields("""
+id                 -                  id     row
+device             id                 known  physical number of the GPU
+name               name               text   model
+sm_count           sm_count           known  streaming multiprocessors
+clock_hz           clock_hz           known  clock frequency
+memory_bytes       memory_bytes       known  memory
+bandwidth_bytes_s  bandwidth_bytes_s  known  memory bandwidth
+"""),
+    "calls": _fields(f"""
+id           -            id      row
+{_WHO}
+correlation  correlation  known   joins a call to what it started, within its process
+{_WHEN}
+name         name         text    function, without ABI suffix
+stack        callchain    known   chain in call_stacks
+"""),
+    "ops": _fields(f"""
+id           -            id        row
+kind         kind         OpKind    kernel, memcpy, memset, or graph (recorded whole)
+process_id   process      >processes  the process
+device_id    device       >devices  the GPU
+context      context      known     CUDA context
+stream       stream       known     CUDA stream
+correlation  correlation  number    joins the op to its call, within its process
+{_WHEN}
+duration_ns  duration     number    0 where its times are impossible
+name         name         text      demangled kernel name, or what kind of copy
+short_name   short_name   text      kernel name without templates and arguments
+bytes        bytes        known     bytes copied or set
+copy_kind    copy_kind    known     CUPTI memcpy kind: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP
+graph_node   graph_node   number    CUDA graph node, 0 outside graphs
+call_id      call         >calls    the call that started it
+path_id      owner        >paths    the path it belongs to
+path         owner        path      the same in words
+method       method       Method    how the path was found, or why there is none
+"""),
+    "range_events": _fields(f"""
+id           -         id        row
+{_WHO}
+{_WHEN}
+name         name      text      as recorded
+domain       domain    text      NVTX domain, null for the default one
+category     category  text      NVTX category
+source       source    RangeSource  nvtx, annotation, operator, module or python
+payload      payload   payload   integer payload
+path_id      path      >paths    its owner path, the range itself last
+path         path      path      the same in words
+parent_id    parent    >range_events  the range around it on its thread
+step         index     known     the number that ended its name
+sequence     sequence  known     autograd sequence number
+kind         range_kind  Kind    user, step, phase, module, graph, collective, operator, library
+"""),
+    "spans": _fields(f"""
+id             -           id        row
+{_WHO}
+end_thread_id  end_thread  >threads  the thread that ended it
+{_WHEN}
+name           name        text      name
+domain         domain      text      NVTX domain
+category       category    text      NVTX category
+"""),
+    "marks": _fields(f"""
+id        -         id      row
+{_WHO}
+time_ns   time      number  when
+name      name      text    name
+domain    domain    text    NVTX domain
+category  category  text    NVTX category
+"""),
+    "sync_records": _fields(f"""
+id           -            id          row
+process_id   process      >processes  the process
+device_id    device       >devices    the GPU
+context      context      known       CUDA context
+stream       stream       known       awaited stream, null where the record names none
+correlation  correlation  number      joins it to its call, within its process
+{_WHEN}
+event        event        known       awaited CUDA event
+"""),
+    "graph_nodes": _fields(f"""
+id       -       id      row
+{_WHO}
+time_ns  time    number  when it was created
+node     node    number  node
+origin   origin  number  the node it was cloned from, 0 for a first one
+"""),
+    "memory_events": _fields(f"""
+id         -          id        row
+{_WHO}
+time_ns    time       number    when
+device_id  device     >devices  the GPU, null for host memory
+address    address    number    address
+bytes      bytes      number    negative for a free
+allocated  allocated  known     bytes in use afterwards
+reserved   reserved   known     bytes the caching allocator holds afterwards
+"""),
+    "counters": _fields("""
+id         -       id        row
+device_id  device  >devices  the GPU
+time_ns    time    number    when
+metric     metric  text      metric with its unit
+value      value   real      value
+"""),
+    "cuda_events": _fields("""
+id           -            id          row
+process_id   process      >processes  the process
+device_id    device       >devices    the GPU
+context      context      known       CUDA context
+stream       stream       known       CUDA stream
+correlation  correlation  number      joins it to its call, within its process
+event        event        known       CUDA event
+time_ns      time         known       when the GPU reached it
+"""),
+    "os_calls": _fields(f"""
+id       -        id      row
+{_WHO}
+{_WHEN}
+name     name     text    function
+nesting  nesting  number  depth among OS calls
+stack    stack    known   chain of its call stack
+"""),
+    "samples": _fields(f"""
+id       -      id      row
+{_WHO}
+time_ns  time   number  when
+cpu      cpu    known   CPU
+stack    stack  known   chain of its call stack
+"""),
+    "schedule": _fields(f"""
+id       -        id      row
+{_WHO}
+time_ns  time     number  when
+cpu      cpu      known   CPU
+running  running  flag    1: put on the CPU, 0: taken off
+"""),
+    "page_faults": _fields(f"""
+id          -        id          row
+process_id  process  >processes  the process
+device_id   device   >devices    the GPU, null for a fault of the CPU
+{_WHEN}
+address     address  number      page
+count       count    number      faults of that page
+"""),
+    "overheads": _fields(f"""
+id    -     id    row
+{_WHO}
+{_WHEN}
+name  name  text  what the profiler did
+"""),
+    "call_stacks": _fields("""
+id      -       id      row
+chain   chain   number  what calls.stack refers to
+depth   depth   number  0 for the innermost frame
+symbol  symbol  text    function
+"""),
+}
+"""Columns of each table of events. A table that the capture lacks is left out."""
+
+_OF_TRACE = {
+    "range_events": "ranges",
+    "sync_records": "syncs",
+    "memory_events": "memory",
+    "call_stacks": "callchains",
+}
+_ENUMS = {"OpKind": OpKind, "Method": Method, "RangeSource": RangeSource, "Kind": Kind}
+
+
+def event_tables(attribution: Attribution) -> dict[str, pa.Table]:
+    """All tables that the capture has. Texts are dictionary-encoded, references are int64."""
+    trace = attribution.trace
+    maker = _Maker(attribution)
+    out = {}
+    for name in TABLES:
+        table = getattr(trace, _OF_TRACE.get(name, name))
+        if table is not None:
+            out[name] = maker.table(name, table)
+    return out
+
+
+class _Maker:
+    """Turns columns of a Trace into Arrow arrays."""
+
+    def __init__(self, attribution: Attribution) -> None:
+        self.attribution = attribution
+        self.strings = attribution.trace.strings
+        self.paths = pa.array(attribution.paths.texts(), pa.string())
+
+    def table(self, name: str, table: Table) -> pa.Table:
+        """One table of events."""
+        columns = {**table.columns(), **self._found(name)}
+        arrays = {}
+        for field in TABLES[name]:
+            if field.form == "id":
+                arrays[field.name] = pa.array(np.arange(len(table)))
+            elif field.source in columns:
+                arrays[field.name] = self._array(field, columns[field.source])
+        return pa.table(arrays)
+
+    def _found(self, name: str) -> dict[str, Column]:
+        """What attribution knows of each row."""
+        made, tree = self.attribution, self.attribution.tree
+        if name == "ops":
+            found = ("duration", "call", "owner", "method")
+            return {column: getattr(made, column) for column in found}
+        if name == "range_events":
+            of_tree = ("path", "parent", "index", "sequence", "end")
+            return {"range_kind": tree.kind} | {c: getattr(tree, c) for c in of_tree}
+        return {}
+
+    def _array(self, field: Field, values: Column) -> pa.Array:
+        if field.form in ("text", "path"):
+            return _texts(self.strings if field.form == "text" else self.paths, values)
+        if field.form in _ENUMS:
+            return _words(_ENUMS[field.form], values)
+        if field.form == "real":
+            return pa.array(values, pa.float64())
+        if field.form == "flag":
+            return pa.array(values.astype(np.int64))
+        absent = {"number": None, "end": OPEN, "payload": NO_PAYLOAD}.get(field.form, -1)
+        numbers = values.astype(np.int64, copy=False)
+        return pa.array(numbers) if absent is None else pa.array(numbers, mask=numbers == absent)
+
+
+def _texts(strings: pa.Array, rows: Column) -> pa.Array:
+    """Texts as a dictionary of those in use, null for -1."""
+    used, code = np.unique(rows, return_inverse=True)
+    known = used != NO_NAME
+    values = strings.take(pa.array(used[known])).cast(pa.string())
+    place: Column = code.astype(np.int32) - int(np.count_nonzero(~known))
+    encoded = pc.dictionary_encode(values)  # equal texts may stand in several rows
+    if len(encoded):
+        place = np.asarray(encoded.indices, np.int32)[place]
+    return pa.DictionaryArray.from_arrays(pa.array(place, mask=rows == NO_NAME), encoded.dictionary)
+
+
+def _words(enum: Any, values: Column) -> pa.Array:
+    """The names of an enumeration's values, in lower case."""
+    members = list(enum)
+    code = np.searchsorted([int(member) for member in members], values)
+    words = pa.array([member.name.lower() for member in members])
+    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), words)

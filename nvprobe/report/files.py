@@ -1,0 +1,39 @@
+"""An analysis as a folder of Parquet or CSV files, one a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from nvprobe.analyze.model import Analysis
+from nvprobe.report.event_tables import event_tables
+from nvprobe.report.result_tables import result_tables
+
+__all__ = ["write_csv", "write_parquet"]
+
+
+def write_parquet(analysis: Analysis, folder: Path) -> None:
+    """Write ``<table>.parquet`` for every table into ``folder``."""
+    import pyarrow.parquet as pq
+
+    for name, table in _tables(analysis).items():
+        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+
+
+def write_csv(analysis: Analysis, folder: Path) -> None:
+    """Write ``<table>.csv`` for every table into ``folder``; null is empty, texts are quoted."""
+    from pyarrow import csv
+
+    for name, table in _tables(analysis).items():
+        plain = [
+            pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks])
+            if pa.types.is_dictionary(column.type)
+            else column
+            for column in table.columns
+        ]
+        csv.write_csv(pa.table(plain, names=table.column_names), folder / f"{name}.csv")
+
+
+def _tables(analysis: Analysis) -> dict[str, pa.Table]:
+    return {**result_tables(analysis), **event_tables(analysis.attribution)}

@@ -1,0 +1,186 @@
+"""Tables out: complete, keyed, documented, and the same numbers everywhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from nvprobe.analyze import Analysis, analyze
+from nvprobe.attribute import attribute
+from nvprobe.cli import cli
+from nvprobe.cli.settings import Settings
+from nvprobe.load import load
+from nvprobe.report.database import write_database
+from nvprobe.report.event_tables import TABLES, event_tables
+from nvprobe.report.result_tables import LISTS, result_tables
+from tests.conftest import CORPUS, ROOT
+
+EXPORTS = sorted((CORPUS / "nsys").glob("*/*.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def eager(corpus: Path) -> Analysis:
+    return analyze(attribute(load(corpus / "nsys/h200/eager.sqlite")))
+
+
+@pytest.fixture(scope="module")
+def database(eager: Analysis, tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("database") / "eager.sqlite"
+    write_database(eager, path)
+    connection = sqlite3.connect(path)
+    yield connection
+    connection.close()
+
+
+def test_every_op_has_its_owner(eager: Analysis) -> None:
+    ops = event_tables(eager.attribution)["ops"].to_pandas()
+    assert len(ops) == 668
+    by_method = ops.groupby("method", observed=True).duration_ns.agg(["size", "sum"])
+    for method, entry in eager.ledger.by_method.items():
+        assert tuple(by_method.loc[method.name.lower()]) == (entry.ops, entry.gpu_ns)
+    backward = ops[ops.path == "step/backward"]
+    paths = result_tables(eager)["paths"].to_pandas().set_index("path")
+    assert int(backward.duration_ns.sum()) == int(paths.gpu_self_ns["step/backward"])
+
+
+def test_the_database_says_the_same(eager: Analysis, database: sqlite3.Connection) -> None:
+    sql = (
+        "SELECT p.path, count(*), sum(o.duration_ns) FROM ops o JOIN paths p ON p.id = o.path_id "
+        "GROUP BY p.path ORDER BY p.path"
+    )
+    ops = event_tables(eager.attribution)["ops"].to_pandas()
+    ops = ops.astype({"path": str})
+    grouped = ops.groupby("path").duration_ns.agg(["size", "sum"]).reset_index()
+    assert database.execute(sql).fetchall() == [
+        (path, int(size), int(total)) for path, size, total in grouped.itertuples(index=False)
+    ]
+    assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_keys_indexes_and_search(database: sqlite3.Connection) -> None:
+    keys = {(row[3], row[2]) for row in database.execute("PRAGMA foreign_key_list(ops)")}
+    assert keys >= {("path_id", "paths"), ("call_id", "calls"), ("name_id", "names"),
+                    ("device_id", "devices"), ("process_id", "processes")}  # fmt: skip
+    assert [row[1] for row in database.execute("PRAGMA table_info(ops)") if row[5]] == ["id"]
+    assert len(database.execute("PRAGMA index_list(ops)").fetchall()) == 3
+    found = database.execute(
+        "SELECT name FROM names WHERE id IN (SELECT rowid FROM names_fts WHERE names_fts MATCH ?)",
+        ("gemm*",),
+    ).fetchall()
+    assert any("gemm" in name for (name,) in found)
+    hits = database.execute("SELECT count(*) FROM paths_fts WHERE paths_fts MATCH 'backward'")
+    assert hits.fetchone()[0] > 0
+
+
+def test_every_column_is_described(database: sqlite3.Connection) -> None:
+    about = {(t, c) for t, c, _ in database.execute('SELECT "table", "column", about FROM about')}
+    tables = {
+        name
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if "_fts" not in name and not name.startswith("sqlite_") and name != "about"
+    }
+    assert {table for table, _ in about} == tables
+    for table in tables & TABLES.keys():
+        for _, column, *_ in database.execute(f"PRAGMA table_info([{table}])"):
+            assert (table, column) in about
+
+
+def test_the_schema_is_documented() -> None:
+    """docs/tables.md holds a line for every table and column there is."""
+    text = (ROOT / "docs/tables.md").read_text("utf-8")
+    for table, fields in TABLES.items():
+        section = text.split(f"\n## {table}\n")[1].split("\n## ")[0]
+        for field in fields:
+            assert f"| `{field.name}` | {field.about} |" in section, (table, field.name)
+    for name, about in LISTS.items():
+        assert f"| `{name}` | {about} |" in text
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["export", *arguments], obj=Settings())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_folders_hold_every_table(corpus: Path, tmp_path: Path, kind: str, eager) -> None:
+    out = tmp_path / "tables"
+    result = _run(str(corpus / "nsys/h200/eager.sqlite"), "--to", kind, "-o", str(out))
+    assert result.exit_code == 0, result.output
+    expected = {*event_tables(eager.attribution), *result_tables(eager)}
+    assert {file.stem for file in out.iterdir()} == expected
+    assert {file.suffix for file in out.iterdir()} == {f".{kind}"}
+    read = pd.read_csv if kind == "csv" else pd.read_parquet
+    ops = read(out / f"ops.{kind}")
+    assert int(ops.duration_ns.sum()) == eager.ledger.total.gpu_ns
+    assert ops.end_ns.max() == event_tables(eager.attribution)["ops"].to_pandas().end_ns.max()
+
+
+def test_json_is_the_analysis_document(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    assert _run(str(corpus / "cases/n01.sqlite"), "--to", "json", "-o", str(out)).exit_code == 0
+    assert json.loads(out.read_text())["schema"] == "nvprobe.analysis/1"
+
+
+def test_filters_choose_what_is_written(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tables"
+    path = str(corpus / "nsys/h200/eager.sqlite")
+    _run(path, "--to", "parquet", "-o", str(out), "--range", "step/optimizer")
+    ops = pq.read_table(out / "ops.parquet").to_pandas()
+    assert set(ops.path) == {"step/optimizer"}
+
+
+def test_nothing_is_replaced_silently(corpus: Path, tmp_path: Path) -> None:
+    path, out = str(corpus / "cases/n01.sqlite"), tmp_path / "kept"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    for arguments in ((), ("--force",)):
+        assert _run(path, "--to", "parquet", "-o", str(out), *arguments).exit_code != 0
+        assert (out / "thesis.tex").read_text() == "years of work"
+    target = tmp_path / "out.sqlite"
+    assert _run(path, "--to", "sqlite", "-o", str(target)).exit_code == 0
+    assert _run(path, "--to", "sqlite", "-o", str(target)).exit_code != 0
+    assert _run(path, "--to", "sqlite", "-o", str(target), "-f").exit_code == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kept", "out.sqlite"]
+
+
+@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
+def test_every_capture_can_be_written(path: Path, tmp_path: Path) -> None:
+    analysis = analyze(attribute(load(path)))
+    write_database(analysis, tmp_path / "out.sqlite")
+    with sqlite3.connect(tmp_path / "out.sqlite") as connection:
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        ops = analysis.attribution.trace.ops
+        if ops is not None:
+            sql = "SELECT count(*), coalesce(sum(duration_ns), 0) FROM ops"
+            assert connection.execute(sql).fetchone() == (
+                len(ops), int(analysis.attribution.duration.sum()),
+            )  # fmt: skip
+    connection.close()
+
+
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
+    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+
+    wild = ["'; DROP TABLE ops; --", 'say "x"', "a\nb", "=1+1", "[x]", "\x1b[2J", "ü"]
+    rows = [pushed(text, 100 * i + 1, 100 * i + 90) for i, text in enumerate(wild)]
+    source = write(
+        tmp_path / "x.sqlite",
+        {
+            "StringIds": strings("cudaLaunchKernel", "k"),
+            "NVTX_EVENTS": rows,
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [launch(1, 10, 20)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 30, 40)],
+        },
+    )
+    analysis = analyze(attribute(load(source)))
+    write_database(analysis, tmp_path / "out.sqlite")
+    with sqlite3.connect(tmp_path / "out.sqlite") as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM names")}
+        assert set(wild) <= names
+    connection.close()

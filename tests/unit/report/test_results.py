@@ -1,0 +1,76 @@
+"""The Python API: load, analyze, DataFrames."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import nvprobe
+
+
+@pytest.fixture(scope="module")
+def results(corpus: Path):
+    return nvprobe.analyze(nvprobe.load(corpus / "nsys/h200/eager.sqlite"))
+
+
+def test_frames_hold_exact_integers(results) -> None:
+    ranges = results.ranges
+    assert ranges.loc["step/backward", "ops"] == 484
+    assert ranges.gpu_ns.dtype == "Int64"
+    assert int(results.ledger.ops.sum()) == 668
+    assert len(results.steps) == 4
+    assert len(results.events("ops")) == 668
+    assert results.events("samples").empty
+    assert "GPU" in repr(results)
+
+
+def test_every_property_is_a_frame(results) -> None:
+    for name in ("ranges", "kernels", "operators", "modules", "steps", "syncs", "idle", "findings",
+                 "ledger", "missing"):  # fmt: skip
+        assert isinstance(getattr(results, name), pd.DataFrame)
+
+
+def test_files_and_filters(corpus: Path, tmp_path: Path) -> None:
+    results = nvprobe.analyze(corpus / "nsys/h200/eager.sqlite", steps=(4, 5))
+    assert len(results.steps) == 1
+    results.to_sqlite(tmp_path / "a.sqlite")
+    results.to_parquet(tmp_path / "p")
+    results.to_csv(tmp_path / "c")
+    text = results.to_json(tmp_path / "a.json")
+    assert json.loads(text) == json.loads((tmp_path / "a.json").read_text())
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        assert database.execute("SELECT count(*) FROM steps").fetchone() == (1,)
+    database.close()
+    with pytest.raises(nvprobe.UsageError, match="exists already"):
+        results.to_sqlite(tmp_path / "a.sqlite")
+
+
+def test_a_notebook_cell_is_escaped(tmp_path: Path) -> None:
+    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+
+    path = write(
+        tmp_path / "x.sqlite",
+        {
+            "StringIds": strings("cudaLaunchKernel", "k"),
+            "NVTX_EVENTS": [pushed("<script>alert(1)</script>", 1, 90)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [launch(1, 10, 20)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 30, 40)],
+        },
+    )
+    page = nvprobe.analyze(path)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_mistakes_are_told(results, corpus: Path) -> None:
+    trace = results.analysis.attribution.trace
+    with pytest.raises(nvprobe.UsageError, match="no table 'x'"):
+        results.table("x")
+    with pytest.raises(nvprobe.UsageError, match="no events 'x'"):
+        results.events("x")
+    with pytest.raises(nvprobe.UsageError, match="one Trace, or files"):
+        nvprobe.analyze(trace, corpus / "nsys/h200/eager.sqlite")
