@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from nvprobe.analyze.bounds import bound
+from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
@@ -57,6 +58,7 @@ def analyze(attribution: Attribution) -> Analysis:
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows),
         memory=evidence.memory,
+        counters=counter_use(attribution),
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),

@@ -20,6 +20,7 @@ from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Missing, Table, column
 
 if TYPE_CHECKING:
+    from nvprobe.analyze.counters import CounterUse
     from nvprobe.analyze.findings.model import Finding
     from nvprobe.analyze.memory import Memory
     from nvprobe.analyze.traits import KernelTraits
@@ -192,7 +193,7 @@ class Analysis:
     overlap: Any = None
     collectives: Any = None
     memory: Memory | None = None
-    counters: Any = None
+    counters: CounterUse | None = None
     compiled_graphs: Any = None
     findings: tuple[Finding, ...] | None = None
     """Ranked by what they save."""

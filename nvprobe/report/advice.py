@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from nvprobe.analyze.classes import UNKNOWN, Activity, Family, Precision
+from nvprobe.analyze.counters import METRICS, Averages, Bound
 from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import Analysis
 from nvprobe.analyze.occupancy import Limiter
 from nvprobe.trace import Column
 
-__all__ = ["finding_rows", "kernel_traits", "memory", "work_of_paths"]
+__all__ = [
+    "counters",
+    "counters_of_paths",
+    "finding_rows",
+    "kernel_traits",
+    "memory",
+    "work_of_paths",
+]
 
 Row = dict[str, Any]
 
@@ -85,6 +95,42 @@ def work_of_paths(analysis: Analysis) -> dict[int, Row]:
         }
         for row, path in enumerate(table.path.tolist())
     }
+
+
+def counters(analysis: Analysis) -> Row | None:
+    """Sampling and the averages of each kernel; those of paths stand beside the ranges."""
+    use = analysis.counters
+    if use is None:
+        return None
+    names = analysis.attribution.trace.texts(use.kernels.key)
+    kernels = dict(zip(names, _averages(use.kernels), strict=True))
+    order = [
+        name for name in analysis.attribution.trace.texts(analysis.kernels.name) if name in kernels
+    ]
+    return {
+        "samples": use.samples,
+        "period_ns": use.period_ns,
+        "clock_mhz": _fractions(np.array([use.lowest_clock_mhz, use.highest_clock_mhz])),
+        "kernels": [{"name": name, **kernels[name]} for name in order],
+    }
+
+
+def counters_of_paths(analysis: Analysis) -> dict[int, Row]:
+    """``{path row: {sm_active, …, samples, bound}}`` of paths that samples cover."""
+    use = analysis.counters
+    return (
+        {} if use is None else dict(zip(use.paths.key.tolist(), _averages(use.paths), strict=True))
+    )
+
+
+def _averages(table: Averages) -> list[Row]:
+    columns: dict[str, list[Any]] = {
+        "samples": table.samples.tolist(),
+        "sampled_ns": table.sampled_ns.tolist(),
+        **{metric: _fractions(getattr(table, metric)) for metric, _ in METRICS},
+        "bound": [None if b < 0 else Bound(b).name.lower() for b in table.bound.tolist()],
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def memory(analysis: Analysis) -> Row | None:

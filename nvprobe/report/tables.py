@@ -58,7 +58,7 @@ def document(analysis: Analysis) -> Row:
         "overlap": analysis.overlap,
         "collectives": analysis.collectives,
         "memory": advice.memory(analysis),
-        "counters": analysis.counters,
+        "counters": advice.counters(analysis),
         "compiled_graphs": analysis.compiled_graphs,
         "findings": advice.finding_rows(analysis),
         "missing": [_missing(m) for m in (*analysis.missing, *not_computed(analysis))],
@@ -190,6 +190,7 @@ def _ranges(analysis: Analysis) -> list[Row]:
     rows = rows[(table.calls[rows] > 0) | (table.ops[rows] > 0)]
     table, texts = table.take(rows), paths.texts()
     trace, work = analysis.attribution.trace, advice.work_of_paths(analysis)
+    counters = advice.counters_of_paths(analysis)
     quantities = (
         "calls wall_ns self_wall_ns ops gpu_ns gpu_self_ns gpu_busy_ns gpu_span_ns "
         "sync_ns idle_ns exposed_comm_ns"
@@ -201,7 +202,7 @@ def _ranges(analysis: Analysis) -> list[Row]:
             "domain": trace.texts(paths.domain[rows]),
             **_numeric(table, quantities),
             "work": [work.get(row) for row in rows.tolist()],
-            "counters": [None] * len(rows),
+            "counters": [counters.get(row) for row in rows.tolist()],
         }
     )
 
