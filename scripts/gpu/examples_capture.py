@@ -35,6 +35,21 @@ CAPTURED_STEPS = 3
 SLOW = {"07_recompile_storm": ["--steps", "4"]}
 """Examples whose measured steps take so long that few must do."""
 
+COMPILED = {"06_graph_break", "07_recompile_storm"}
+"""Examples whose models are compiled: captured without ranges of modules."""
+WITHOUT_MODULES = """
+import runpy, sys
+from importlib import import_module
+from pathlib import Path
+from nvprobe.annotate import sidecar
+sidecar.open()
+for part in ("phases", "syncs", "compiled"):
+    import_module(f"nvprobe.annotate.{part}").install()
+sys.argv = sys.argv[1:]
+sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 KEPT = {
     "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER", "NVTX_EVENTS",
     "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
@@ -44,7 +59,7 @@ KEPT = {
     "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT",
 }  # fmt: skip
 KEPT_METADATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION%")
-FOLDER = re.compile(r"/(?:[\w.+-]+/)+(?=[\w.+-])")
+FOLDER = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-])")
 """The folders of an absolute path; its last part stays."""
 
 
@@ -122,6 +137,8 @@ def _capture(script: Path, flags: list[str], name: str, nsys: str, scratch: Path
     sys.path.insert(0, str(ROOT))
     if importlib.util.find_spec("nvprobe.annotate.bootstrap"):
         bootstrap = [sys.executable, "-m", "nvprobe.annotate.bootstrap"]
+        if script.stem in COMPILED:
+            bootstrap = [sys.executable, "-c", WITHOUT_MODULES]
         try:
             return _profile(bootstrap, script, flags, name, nsys, scratch) | {"by": "bootstrap"}
         except (subprocess.SubprocessError, ValueError, OSError) as error:
