@@ -67,8 +67,11 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
         return "unclear: the GPU waits for several things"
     if not evidence.repeats and evidence.busy_share < MOSTLY:
         return "unclear: the capture shows no repeated step, so waiting may be start-up"
+    first = {one.id for one in found[:1]}
     launches = any(one.id == "launch_bound" for one in found)
     words = "launch-bound" if launches and phrase == "host-bound" else phrase
+    if "allocator" in first and phrase == "held up by synchronisation":
+        words = "held up by allocation"  # frees that wait synchronise, too
     place = f" in {named(paths, common_path(paths, idle))}"
     if most >= LARGE * evidence.window_ns:
         return words + place

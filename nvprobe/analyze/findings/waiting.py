@@ -74,8 +74,10 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
     source, operator = _label(evidence, sites.source[site]), _label(evidence, sites.operator[site])
     call = evidence.trace.text(int(sites.call[site])) or "a call"
     path = int(np.append(program_paths(paths), -1)[sites.path[site]])
-    explicit = operator is None and source is None and "Synchronize" in call
-    what = f"{operator or call} in {named(paths, path)}"
+    downloads = _downloads(evidence, syncs.calls.op[rows])
+    reads = operator or ("a copy to the host" if len(downloads) else None)
+    explicit = reads is None and source is None and "Synchronize" in call
+    what = f"{reads or call} in {named(paths, path)}"
     if source:
         what = f"{source} ({operator})" if operator else source
     same = sites.call[syncs.site[rows]] == sites.call[site]
@@ -92,7 +94,7 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             "busy_ns": int(syncs.calls.busy_ns[rows].sum()),
             "bubble_ns": bubble,
         },
-        saves_ns=(bubble // 2, bubble + _downloads_ns(evidence, syncs.calls.op[rows])),
+        saves_ns=(bubble // 2, bubble + _cost_of(evidence, downloads)),
         advice=(
             ("remove it from the loop; measure with CUDA events instead",)
             if explicit
@@ -105,11 +107,17 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
     )
 
 
-def _downloads_ns(evidence: Evidence, op: Column) -> int:
-    """GPU time of the awaited copies to the host: gone with the value that was read."""
+def _downloads(evidence: Evidence, op: Column) -> Column:
+    """The awaited ops that are copies to the host."""
     ops, op = evidence.ops, np.unique(op[op >= 0])
-    op = op[(ops.kind[op] == OpKind.MEMCPY) & (ops.copy_kind[op] == DEVICE_TO_HOST)]
-    return int(evidence.attribution.duration[op].sum())
+    return op[(ops.kind[op] == OpKind.MEMCPY) & (ops.copy_kind[op] == DEVICE_TO_HOST)]
+
+
+def _cost_of(evidence: Evidence, op: Column) -> int:
+    """GPU time of some ops and of queueing before them: gone with the value that was read."""
+    gaps = evidence.waits.gaps
+    before = np.isin(gaps.op, op)
+    return int(evidence.attribution.duration[op].sum() + (gaps.end - gaps.queued)[before].sum())
 
 
 def _label(evidence: Evidence, row: Any) -> str | None:

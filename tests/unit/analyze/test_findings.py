@@ -1,0 +1,301 @@
+"""Each rule on a scene with one cause; what looks alike and is none; ranking and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nvprobe.analyze import Analysis
+from nvprobe.analyze.findings import NOTABLE
+from nvprobe.analyze.memory import DeviceMemory
+from nvprobe.recorded import (
+    CaptureRanges,
+    CompileSpan,
+    GraphBreak,
+    ModuleCalls,
+    Recompile,
+    Sidecar,
+)  # fmt: skip
+from nvprobe.trace import Marks, MemoryEvents, Overheads
+from tests.unit.analyze.scenes import (
+    ADD,
+    ALL_REDUCE,
+    BF16_GEMM,
+    CUSTOM,
+    FP32_GEMM,
+    SOFTMAX,
+    Scene,
+    analysis_of,
+    loop,
+)  # fmt: skip
+
+MS, US = 1_000_000, 1_000
+
+
+def ids(analysis: Analysis) -> list[str]:
+    return [one.id for one in analysis.findings or ()]
+
+
+def healthy(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(BF16_GEMM, 300 * US)
+
+
+def sync_each_layer(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(BF16_GEMM, 100 * US)
+        scene.item()
+        scene.host(10 * US)
+
+
+def slow_loader(scene: Scene) -> None:
+    scene.inside("data", lambda: scene.host(5 * MS))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def pageable(scene: Scene) -> None:
+    scene.inside("copy", lambda: _ignore(scene.upload(3 * MS, pageable=True)))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def pinned_on_the_compute_stream(scene: Scene) -> None:
+    scene.inside("copy", lambda: _ignore(scene.upload(1 * MS, pageable=False)))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def waits_for_a_side_stream(scene: Scene) -> None:
+    scene.wait_stream(13, 7)
+    scene.inside("copy", lambda: _ignore(scene.upload(1 * MS, pageable=False, stream=13)))
+    scene.wait_stream(7, 13)
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def hidden_copy(scene: Scene) -> None:
+    scene.upload(1 * MS, pageable=False, stream=13)
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def tiny_kernels(scene: Scene) -> None:
+    def body() -> None:
+        for _ in range(40):
+            scene.launch(CUSTOM, 2 * US, cost=6 * US)
+            scene.host(2 * US)
+
+    scene.inside("forward", body)
+
+
+def host_work(scene: Scene) -> None:
+    scene.host(3 * MS)
+    healthy(scene)
+
+
+def churn(scene: Scene) -> None:
+    for _ in range(8):
+        scene.call("cudaMalloc", 200 * US)
+        scene.launch(BF16_GEMM, 100 * US)
+    for _ in range(8):
+        scene.call("cudaFree", 100 * US)
+
+
+def fp32(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(FP32_GEMM, 300 * US)
+
+
+def attention(scene: Scene) -> None:
+    for _ in range(4):
+        for name in (BF16_GEMM, ADD, SOFTMAX, BF16_GEMM):
+            scene.launch(name, 150 * US)
+
+
+def chain(scene: Scene) -> None:
+    for _ in range(10):
+        scene.launch(BF16_GEMM, 150 * US)
+        for _ in range(5):
+            scene.launch(ADD, 50 * US)
+
+
+def exposed_all_reduce(scene: Scene) -> None:
+    healthy(scene)
+    scene.launch(ALL_REDUCE, 900 * US)
+
+
+def hidden_all_reduce(scene: Scene) -> None:
+    scene.launch(ALL_REDUCE, 900 * US, stream=20)
+    healthy(scene)
+
+
+def one_block(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(CUSTOM, 300 * US, grid=40)
+
+
+def _ignore(_: int) -> None:
+    return None
+
+
+SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
+    (healthy, [], "GPU-bound, nothing found to gain"),
+    (hidden_copy, [], "GPU-bound, nothing found to gain"),
+    (hidden_all_reduce, [], "GPU-bound, nothing found to gain"),
+    (sync_each_layer, ["implicit_sync"], "mostly GPU-bound, then held up by synchronisation in"),
+    (slow_loader, ["input_wait"], "waits for data in step/data"),
+    (pageable, ["pageable_copy"], "bound by copies in step/copy"),
+    (pinned_on_the_compute_stream, ["exposed_copy"], "bound by copies in step/copy"),
+    (waits_for_a_side_stream, ["exposed_copy"], "bound by copies in step/copy"),
+    (tiny_kernels, ["launch_bound"], "launch-bound in step/forward"),
+    (host_work, ["host_work"], "host-bound in step"),
+    (churn, ["allocator"], "held up by allocation in step"),
+    (fp32, ["fp32_gemm"], "GPU-bound"),
+    (attention, ["unfused_attention"], "GPU-bound"),
+    (chain, ["elementwise_chain"], "GPU-bound"),
+    (exposed_all_reduce, ["exposed_communication"], "exposed communication in step"),
+    (one_block, ["kernel_underfills"], "GPU-bound"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "found", "bound"), SCENES, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_scene_has_its_cause_and_no_other(
+    body: Callable[[Scene], None], found: list[str], bound: str
+) -> None:
+    analysis = analysis_of(loop(body))
+    assert ids(analysis) == found
+    assert analysis.verdict.startswith(bound)
+    for one in analysis.findings or ():
+        assert 0 <= one.saves_ns[0] <= one.saves_ns[1]
+        assert one.saves_ns[1] >= NOTABLE * int(analysis.devices.window_ns.sum())
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        (sync_each_layer, lambda s: [s.launch(BF16_GEMM, 100 * US) for _ in range(6)]),
+        (slow_loader, lambda s: s.inside("forward", lambda: healthy(s))),
+        (pageable, lambda s: s.inside("forward", lambda: healthy(s))),
+        (waits_for_a_side_stream, hidden_copy),
+        (host_work, healthy),
+        (churn, lambda s: [s.launch(BF16_GEMM, 100 * US) for _ in range(8)]),
+    ],
+)
+def test_what_a_change_saves_lies_within_the_bound(
+    slow: Callable[[Scene], None], fast: Callable[[Scene], object]
+) -> None:
+    """The scene after the advised change is shorter by something between low and high."""
+    before, after = (analysis_of(loop(body)) for body in (slow, fast))
+    saved = int(before.devices.window_ns.sum()) - int(after.devices.window_ns.sum())
+    assert before.findings is not None
+    low, high = before.findings[0].saves_ns
+    assert low <= saved <= high * 1.05
+
+
+def test_the_line_of_a_sync_is_named() -> None:
+    scene = loop(sync_each_layer)
+    waits = [end for _, end, name in scene.calls if name == "cudaStreamSynchronize"]
+    trace = scene.trace()
+    zero = np.zeros(len(waits), np.int64)
+    strings = pa.concat_arrays([trace.strings, pa.array(["sync train.py:31"])])
+    marks = Marks(zero, zero, np.array(waits) + 1, zero + len(trace.strings), zero - 1, zero - 1)
+    first = (analysis_of(scene, strings=strings, marks=marks).findings or ())[0]
+    assert first.sources == ("train.py:31",)
+    assert first.title.startswith("train.py:31")
+    assert first.evidence["count"] == 24
+
+
+def _sidecar(**tables: object) -> Sidecar:
+    return Sidecar(ModuleCalls.empty(), CaptureRanges.empty(), **tables)  # type: ignore[arg-type]
+
+
+def broken_graphs(scene: Scene) -> None:
+    def forward() -> None:
+        for graph in range(4):
+            scene.inside(f"graph {graph}/0 fwd", lambda: _ignore(scene.launch(ADD, 20 * US)))
+            scene.host(100 * US)
+
+    scene.inside("forward", forward)
+
+
+def test_a_graph_break_is_told_only_with_its_reason() -> None:
+    scene = loop(broken_graphs)
+    assert "graph_break" not in ids(analysis_of(scene))
+    breaks = (GraphBreak(0, "0/0", "print\n is not traced", "model.py:27", "forward", ()),) * 3
+    analysis = analysis_of(scene, sidecar=_sidecar(breaks=breaks))
+    first = (analysis.findings or ())[0]
+    assert (first.id, first.sources) == ("graph_break", ("model.py:27",))
+    assert first.evidence["reason"] == "print is not traced"
+    assert "launch_bound" not in ids(analysis)  # the same idle is not told twice
+
+
+def compiling(scene: Scene) -> None:
+    scene.inside("Torch-Compiled Region: 0/0", lambda: scene.host(0))
+    scene.call("cuModuleLoadData", 2 * MS)
+    healthy(scene)
+
+
+def test_recompiles_and_a_first_compile_are_told_apart() -> None:
+    scene = loop(compiling)
+    assert ids(analysis_of(scene)) == ["compile_in_window"]
+    again = (Recompile(0, "0/1", "model.py:9", "f", ("size mismatch at index 0",)),) * 3
+    spans = tuple(CompileSpan(0, "0/1", "fwd", s, e, "model.py:9", "f", 0, None)
+                  for s, e, name in scene.calls if name == "cuModuleLoadData")  # fmt: skip
+    analysis = analysis_of(scene, sidecar=_sidecar(recompiles=again, compile_spans=spans))
+    first = (analysis.findings or ())[0]
+    assert (first.id, first.sources) == ("recompile", ("model.py:9",))
+    assert first.evidence["recompiles"] == 3
+
+
+def test_one_step_may_be_start_up() -> None:
+    assert ids(analysis_of(loop(tiny_kernels, steps=1))) == []
+    assert analysis_of(loop(tiny_kernels, steps=1)).verdict.startswith("unclear")
+    assert ids(analysis_of(loop(sync_each_layer, steps=1))) == []
+
+
+def test_lost_launches_leave_no_verdict() -> None:
+    scene = loop(tiny_kernels)
+    for _ in range(9):
+        scene.call("cudaLaunchKernel", 1000)
+    analysis = analysis_of(scene)
+    assert analysis.verdict.startswith("unclear: 9 launches left no GPU record")
+    assert ids(analysis) == []
+
+
+def test_gaps_inside_graph_replays() -> None:
+    def replay(scene: Scene) -> None:
+        scene.replay(30, 2 * US, gap=4 * US)
+        scene.host(170 * US)
+
+    analysis = analysis_of(loop(replay))
+    assert "graph_gaps" in ids(analysis)
+    gaps = next(one for one in analysis.findings or () if one.id == "graph_gaps")
+    assert gaps.evidence["replays"] == 4
+    assert gaps.evidence["idle_inside_ns"] == 4 * 29 * 4 * US
+
+
+def test_memory_near_the_limit_and_a_costly_profiler() -> None:
+    scene = loop(healthy)
+    trace = scene.trace()
+    capacity = int(trace.devices.memory_bytes[0])
+    one = np.zeros(1, np.int64)
+    full = int(capacity * 0.95)
+    events = MemoryEvents(one, one, one + 2000, one, one, one + full, one + full, one + full)
+    overheads = Overheads(one, one, one + 1000, one + 3 * MS, one)
+    analysis = analysis_of(scene, memory=events, overheads=overheads)
+    assert sorted(ids(analysis)) == ["memory_near_limit", "profiler_cost"]
+    assert all(found.severity == "info" for found in analysis.findings or ())
+    assert isinstance(analysis.memory.devices if analysis.memory else None, DeviceMemory)
+
+
+def test_what_saves_most_stands_first() -> None:
+    def both(scene: Scene) -> None:
+        slow_loader(scene)
+        for _ in range(2):
+            scene.launch(FP32_GEMM, 300 * US)
+
+    analysis = analysis_of(loop(both))
+    assert ids(analysis) == ["input_wait", "fp32_gemm"]
+    severities = [one.severity for one in analysis.findings or ()]
+    assert severities == ["high", "low"]
