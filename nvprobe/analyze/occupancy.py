@@ -23,6 +23,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from nvprobe.analyze.grouping import distinct
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Devices, Geometry, OpKind, Trace
 
@@ -102,14 +103,18 @@ def kernel_fit(attribution: Attribution, fit: LaunchFit) -> KernelFit:
     if trace.geometry is None or trace.ops is None:
         raise ValueError("a fit needs launch geometry")
     op = trace.geometry.op
-    names, place = np.unique(trace.ops.name[op], return_inverse=True)
+    names, place = distinct(trace.ops.name[op].astype(np.int64))
+    order = np.argsort(names)
+    names, place = names[order], np.argsort(order)[place]
     known = ~np.isnan(fit.occupancy) & (trace.ops.kind[op] == OpKind.KERNEL)
     # A kernel of no measurable duration still has a fit: weigh it by one nanosecond.
     weight = np.where(known, np.maximum(attribution.duration[op], 1), 0)
     total = np.bincount(place, weight, len(names))
-    longest = np.full(len(names), -1, np.int64)
-    order = np.argsort(weight, kind="stable")
-    longest[place[order]] = order
+    most = np.zeros(len(names), np.int64)
+    np.maximum.at(most, place, weight)
+    longest = np.zeros(len(names), np.int64)
+    hits = np.flatnonzero(weight == most[place])
+    longest[place[hits]] = hits
 
     def mean(values: Column) -> Column:
         summed = np.bincount(place, np.where(known, values, 0.0) * weight, len(names))

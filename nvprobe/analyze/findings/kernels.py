@@ -138,7 +138,9 @@ def _attention_groups(evidence: Evidence) -> list[Column]:
     batched = np.append(_mentions(evidence, r"^aten::(bmm|baddbmm)$"), False)
     told = np.append(_mentions(evidence, r"^aten::"), False)
     found = []
-    for rows in kernel_text(evidence).found(_ATTENTION):
+    text = kernel_text(evidence)
+    for low, high in zip(*text.spans(_ATTENTION), strict=True):
+        rows = text.op[low:high]
         first, last = int(owner[rows[0]]), int(owner[rows[-1]])
         linear = (told[first] or told[last]) and not (batched[first] and batched[last])
         if not linear and program[first] == program[last]:
@@ -161,40 +163,38 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
 
     High end: all but the longest kernel of each run; low end: a quarter of that.
     """
-    duration = evidence.attribution.duration
-    explained = evidence.notes.get("explained_ops")
-    taken = np.zeros(len(duration), bool)
-    if isinstance(explained, np.ndarray):
-        taken[explained] = True
-    groups = [
-        rows
-        for rows in kernel_text(evidence).found(_CHAIN)
-        if not taken[rows].any()
-        and duration[rows].max() <= SHORT_CHAIN_NS
-        and len(rows) <= LONGEST_CHAIN
-    ]
-    if not groups:
+    text = kernel_text(evidence)
+    low, high = text.spans(_CHAIN)
+    if not len(low):
         return
-    length = np.array([len(rows) for rows in groups])
-    rows = np.concatenate(groups)
-    chain = np.repeat(np.arange(len(groups)), length)
-    longest = np.zeros(len(groups), np.int64)
-    np.maximum.at(longest, chain, duration[rows])
-    total = int(duration[rows].sum())
+    duration = np.where(text.op >= 0, evidence.attribution.duration[text.op], 0)
+    summed = np.concatenate(([0], np.cumsum(duration)))
+    longest = np.maximum.reduceat(np.append(duration, 0), np.stack((low, high), 1).ravel())[::2]
+    explained = np.concatenate(([0], np.cumsum(_explained(evidence)[text.op] & (text.op >= 0))))
+    kept = (
+        (explained[high] == explained[low])
+        & (longest <= SHORT_CHAIN_NS)
+        & (high - low <= LONGEST_CHAIN)
+    )
+    low, high, longest = low[kept], high[kept], longest[kept]
+    if not len(low):
+        return
+    rows = text.ops_in(low, high)
+    total = int((summed[high] - summed[low]).sum())
     most = total - int(longest.sum())
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
         id="elementwise_chain",
         title=f"Chains of elementwise and norm kernels in {_place(evidence, path)}: "
-        f"{len(rows)} kernels in {len(groups)} chains",
+        f"{len(rows)} kernels in {len(low)} chains",
         path=path,
         sources=(),
         evidence={
             "gpu_ns": total,
             "share_of_gpu_time": _gpu_share(evidence, total),
-            "chains": len(groups),
+            "chains": len(low),
             "kernels": len(rows),
-            "longest_chain": int(length.max()),
+            "longest_chain": int((high - low).max()),
         },
         saves_ns=(int(most * _critical(evidence) / 4), most),
         advice=(
@@ -202,6 +202,15 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
             "fused versions (fused norms, foreach or fused optimizers)",
         ),
     )
+
+
+def _explained(evidence: Evidence) -> Column:
+    """bool per op: another rule has told of it."""
+    out = np.zeros(len(evidence.ops), bool)
+    rows = evidence.notes.get("explained_ops")
+    if isinstance(rows, np.ndarray):
+        out[rows] = True
+    return out
 
 
 def one_kernel(evidence: Evidence) -> Iterator[Finding]:

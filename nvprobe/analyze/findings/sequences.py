@@ -34,17 +34,28 @@ class KernelText:
     op: Column
     """int64 op row per letter, -1 at a break."""
 
-    def found(self, pattern: str) -> list[Column]:
-        """The op rows of every match, left to right, none in two."""
-        spans = [match.span() for match in re.finditer(pattern.encode(), self.text)]
-        return [self.op[low:high] for low, high in spans]
+    def spans(self, pattern: str) -> tuple[Column, Column]:
+        """(first letter, last letter + 1) of every match, left to right, none in two."""
+        found = [match.span() for match in re.finditer(pattern.encode(), self.text)]
+        low, high = np.array(found, np.int64).reshape(len(found), 2).T
+        return low, high
+
+    def ops_in(self, low: Column, high: Column) -> Column:
+        """The op rows of disjoint spans, one after the other."""
+        edges = np.zeros(len(self.op) + 1, np.int8)
+        edges[low] += 1
+        edges[high] -= 1
+        return self.op[np.cumsum(edges[:-1]) > 0]
 
 
 def kernel_text(evidence: Evidence) -> KernelText:
-    """Order kernels by device, process and stream, then time.
+    """Order kernels by device, process and stream, then time; made once for all rules.
 
     Copies and sets between kernels are left out: they break no chain.
     """
+    kept = evidence.notes.get("kernel_text")
+    if isinstance(kept, KernelText):
+        return kept
     ops = evidence.ops
     kernels = np.flatnonzero((ops.kind == OpKind.KERNEL) & evidence.trusted)
     stream = evidence.waits.streams.of_op[kernels]
@@ -56,4 +67,6 @@ def kernel_text(evidence: Evidence) -> KernelText:
         letters[family] = ord(letter)
     breaks = runs(place)[1:]
     text = np.insert(letters[evidence.classes.family[rows]], breaks, ord("\n"))
-    return KernelText(text.tobytes(), np.insert(rows, breaks, -1))
+    made = KernelText(text.tobytes(), np.insert(rows, breaks, -1))
+    evidence.notes["kernel_text"] = made
+    return made
