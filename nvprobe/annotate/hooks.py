@@ -57,7 +57,7 @@ class _Waiting(MetaPathFinder):
             del loader.exec_module
             execute(module)
             for change in self.changes.pop(fullname, ()):
-                change(module)
+                _apply(change, module)
 
         loader.exec_module = exec_module
 
@@ -73,6 +73,14 @@ def _found(
     return None
 
 
+def _apply(change: Change, module: ModuleType) -> None:
+    """Make a change; the program's own import must not fail by it."""
+    try:
+        change(module)
+    except Exception as error:
+        log.debug("%s is left as it is: %r", module.__name__, error)
+
+
 _waiting = _Waiting()
 
 
@@ -83,7 +91,7 @@ def after_import(name: str, change: Change) -> None:
     """
     module = sys.modules.get(name)
     if module is not None:
-        change(module)
+        _apply(change, module)
         return
     if _waiting not in sys.meta_path:
         sys.meta_path.insert(0, _waiting)
