@@ -105,7 +105,7 @@ def triton(manifests):
 
 
 def training(net, run=None, optimizer=True):
-    run = run or net
+    run = net if run is None else run
     steps = torch.optim.SGD(net.parameters(), 0.01) if optimizer else None
 
     def step(ids):
@@ -120,7 +120,7 @@ def training(net, run=None, optimizer=True):
 
 
 def bits(net, loss):
-    return [float(loss)] + [float(p.double().sum()) for p in net.parameters()]
+    return [float(loss.detach())] + [float(p.detach().double().sum()) for p in net.parameters()]
 
 
 def done():
