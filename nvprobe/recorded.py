@@ -50,6 +50,8 @@ class CaptureRanges(Table):
     start: Column = column("i8")
     end: Column = column("i8")
     name: Column = column("i4")
+    category: Column = column("i4")
+    """``module`` for a module's range, else no name."""
 
 
 @dataclass(frozen=True, slots=True)

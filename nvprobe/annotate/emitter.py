@@ -31,6 +31,7 @@ __all__ = [
     "Category",
     "Label",
     "domain",
+    "is_known",
     "label",
     "listening",
     "name_of",
@@ -173,6 +174,11 @@ def name_of(label: Label) -> str:
     """The text a label was made with."""
     plain: Any = label
     return str(plain.name if isinstance(label, _Plain) else plain.message.string)
+
+
+def is_known(name: str, category: Category) -> bool:
+    """Whether a label of that name and category was made (without a payload)."""
+    return (name, category) in _labels
 
 
 def _nothing(label: Label | None = None) -> None:

@@ -70,7 +70,7 @@ class _Capture:
         self.identity = identity
         self.start = time.time_ns()
         self.ranges: list[list[Any]] = []
-        """``[name, depth, start, end]`` of each range, in order of their start."""
+        """``[name, depth, start, end, category]`` of each range, in order of their start."""
         self.open: list[list[Any]] = []
         self.thread = threading.get_ident()
         self.verbs = emitter.push, emitter.pop
@@ -79,7 +79,9 @@ class _Capture:
 
     def _push(self, label: emitter.Label) -> object:
         if threading.get_ident() == self.thread:
-            noted = [emitter.name_of(label), len(self.open), time.time_ns(), None]
+            name = emitter.name_of(label)
+            category = "module" if emitter.is_known(name, Category.MODULE) else None
+            noted = [name, len(self.open), time.time_ns(), None, category]
             self.ranges.append(noted)
             self.open.append(noted)
         return self.verbs[0](label)
@@ -100,7 +102,7 @@ class _Capture:
             thread=threading.get_native_id(),
             start_ns=self.start,
             end_ns=time.time_ns(),
-            columns=["name", "depth", "start_ns", "end_ns"],
+            columns=["name", "depth", "start_ns", "end_ns", "category"],
             ranges=self.ranges,
         )
 

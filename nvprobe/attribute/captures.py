@@ -50,7 +50,7 @@ def with_captures(
     )
     numbered = names.operator_id[text] >= 0
     kind = range_kinds(trace, ranges, code, names.names, numbered)
-    kind[np.isin(captures.name, _module_names(trace))] = Kind.MODULE
+    kind[np.isin(captures.category, _rows_of(trace, captures.category, "module"))] = Kind.MODULE
     nesting = nest(captures.thread, captures.start, captures.end, len(trace.threads))
     facts = RangeFacts(code, kind, ranges.domain, numbered).take(nesting.row)
     own, _ = own_paths(look_up.trie, nesting, facts)
@@ -58,7 +58,7 @@ def with_captures(
     return dataclasses.replace(look_up, captured=captured)
 
 
-def _module_names(trace: Trace) -> Column:
-    """Rows of the strings that name modules: those the sidecar saw called."""
-    assert trace.sidecar is not None
-    return np.unique(trace.sidecar.modules.module)
+def _rows_of(trace: Trace, column: Column, text: str) -> list[int]:
+    """The rows among a column's strings that say ``text``."""
+    used = np.unique(column[column >= 0])
+    return [int(row) for row, one in zip(used, trace.texts(used), strict=True) if one == text]

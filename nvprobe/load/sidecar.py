@@ -212,6 +212,9 @@ class _Merger:
             start=_shifted([r[2] for r in ranges], shift),
             end=_shifted([end if r[3] is None else r[3] for r in ranges], shift),
             name=np.array([self._name(str(r[0])) for r in ranges], np.int32),
+            category=np.array(
+                [self._name(r[4]) if len(r) > 4 and r[4] else NO_NAME for r in ranges], np.int32
+            ),
         )
 
 

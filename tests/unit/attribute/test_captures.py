@@ -56,16 +56,14 @@ def sidecar(trace: Trace, first: dict[int, tuple[int, int]], threads: list[int],
     lines = [{"kind": "header", "schema": "nvprobe.sidecar/1", "pid": int(trace.processes.pid[0])}]
     lines.append({"kind": "root", "name": "Net"})
     expected = {}
-    called = []
     for number, thread in enumerate(threads, 1):
         times = sorted({at for owner, at in first.values() if owner == thread})
         tid = int(trace.threads.tid[thread])
         cuts = [times[len(times) * i // 6] for i in range(6)] + [times[-1] + 1]
-        inner = [[f"blocks.{i}", 1, cuts[i], cuts[i + 1]] for i in range(6)]
-        ranges = [["Net", 0, cuts[0], cuts[6]], *inner]
+        inner = [[f"blocks.{i}", 1, cuts[i], cuts[i + 1], "module"] for i in range(6)]
+        ranges = [["Net", 0, cuts[0], cuts[6], "module"], *inner]
         for row in ranges:
-            called.append([row[0], tid, 0, 0, row[2] + UNIX, row[3] + UNIX])
-            row[2:] = [row[2] + UNIX, row[3] + UNIX]
+            row[2:4] = [row[2] + UNIX, row[3] + UNIX]
         bounds = {"start_ns": ranges[0][2] - 5, "end_ns": ranges[0][3] + 5}
         lines.append(
             {"kind": "cudagraph", "id": number, "event": "capture", "thread": tid, **bounds}
@@ -74,8 +72,6 @@ def sidecar(trace: Trace, first: dict[int, tuple[int, int]], threads: list[int],
         for node, (owner, at) in first.items():
             if owner == thread:
                 expected[node] = f"blocks.{int(np.searchsorted(cuts, at, side='right')) - 1}"
-    columns = ["module", "thread", "first_seq", "last_seq", "start_ns", "end_ns"]
-    lines.append({"kind": "module", "columns": columns, "rows": called})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return read_sidecar(file), expected
 
