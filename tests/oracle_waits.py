@@ -311,3 +311,33 @@ class WaitOracle:
             charges[step, path, "sync"] += late
             charges[step, path, cause] += end - start - late
         return +charges, +bubbles
+
+    # host time between launches
+
+    def host(self) -> tuple[Counter, Counter]:
+        """(path -> host ns, path -> launching calls) over all lines of launches."""
+        ns, launches = Counter(), Counter()
+        lines = defaultdict(list)
+        for row in self.launched:
+            call = self.calls[row]
+            thread = call["thread"]
+            leader = self.paths.initiator(thread) if thread in self.paths.autograd else None
+            lines[thread if leader is None else leader].append(call)
+            launches[self.paths.at(thread, call["start"])] += 1
+        for calls in lines.values():
+            calls.sort(key=lambda c: (c["start"], c["row"]))
+            reach = calls[0]["start"]
+            for call in calls:
+                if call["start"] > reach:
+                    self._between(call["thread"], reach, call["start"], ns)
+                reach = max(reach, call["end"])
+        return +ns, launches
+
+    def _between(self, thread: int, start: int, end: int, ns: Counter) -> None:
+        threads = {thread, self.paths.initiator(thread)}
+        cuts = {x for t in threads for r in self.by_thread[t] for x in (r[1], r[2])}
+        cuts |= {x for a in self.activities[thread] for x in (a[0], a[1])} | {start}
+        cuts = sorted(t for t in cuts if start <= t < end)
+        for low, high in zip(cuts, [*cuts[1:], end], strict=True):
+            if not any(a[0] <= low < a[1] for a in self.activities[thread]):
+                ns[self.paths.at(thread, low)] += high - low

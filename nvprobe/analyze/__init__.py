@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from nvprobe.analyze.bounds import bound
 from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.devices import device_use
@@ -19,6 +21,7 @@ from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
 from nvprobe.analyze.traits import kernel_traits
+from nvprobe.analyze.waiting import idle_of_steps, with_waits
 from nvprobe.analyze.warnings import warnings
 from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
@@ -41,7 +44,7 @@ def analyze(attribution: Attribution) -> Analysis:
     devices = device_use(attribution)
     evidence = gather(attribution, step_rows, devices, lost, suspect)
     found = findings(evidence)
-    ranges = path_quantities(attribution)
+    ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
@@ -51,12 +54,13 @@ def analyze(attribution: Attribution) -> Analysis:
         ranges=ranges,
         kernels=kernel_rows,
         copies=copies(attribution),
-        steps=step_rows,
+        steps=dataclasses.replace(step_rows, idle_ns=idle_of_steps(evidence.waits, len(step_rows))),
         step_spread=step_spread(step_rows),
         spans=span_rows(attribution.trace),
         devices=devices,
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows),
+        waits=evidence.waits,
         memory=evidence.memory,
         counters=counter_use(attribution),
         findings=found,

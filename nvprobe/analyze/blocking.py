@@ -97,10 +97,10 @@ def _blocking_copies(attribution: Attribution, roles: Column) -> Column:
     op = np.flatnonzero((attribution.call != NO_ROW) & attribution.valid & ~direct)
     op = op[roles[attribution.call[op]] == CallRole.COPY]
     call = attribution.call[op]
-    last = np.zeros(len(calls), np.int64)
+    last = np.full(len(calls), np.iinfo(np.int64).min)
     np.maximum.at(last, call, ops.end[op])
-    call = np.unique(call)
-    return call[calls.end[call] >= last[call]]
+    copies = np.flatnonzero(last != np.iinfo(np.int64).min)
+    return copies[calls.end[copies] >= last[copies]]
 
 
 def _outlasted_work(calls: Calls, rows: Column, device: Column, busy: Coverage) -> Column:

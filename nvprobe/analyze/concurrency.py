@@ -16,7 +16,7 @@ import numpy as np
 
 from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.lanes import expand
-from nvprobe.attribute.intervals import merged, sorted_by
+from nvprobe.attribute.intervals import merged, slices, sorted_by
 from nvprobe.trace import Column, Table, column
 
 __all__ = ["Pairs", "alone_time", "shared_time"]
@@ -61,8 +61,7 @@ def _meetings(device: Column, start: Column, end: Column) -> Iterator[tuple[Colu
     """Positions (one, other) of intervals that meet, ``other`` starting no sooner; in chunks."""
     position = np.arange(len(start))
     high = np.empty(len(start), np.int64)
-    for code in np.unique(device):
-        low, last = np.searchsorted(device, [code, code + 1])
+    for low, last in slices(device):
         high[low:last] = low + np.searchsorted(start[low:last], end[low:last], "left")
     count = np.cumsum(np.maximum(high - position - 1, 0))
     first = 0

@@ -21,13 +21,15 @@ from nvprobe.analyze.gaps import Gaps
 from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.hostwork import Cause, HostWork
 from nvprobe.analyze.lanes import Lanes, expand
+from nvprobe.analyze.lines import CodeLines
 from nvprobe.analyze.model import Steps
+from nvprobe.analyze.pieces import Pieces, borders, borders_of_ranges, cut, ends
 from nvprobe.analyze.streams import Streams
-from nvprobe.attribute.intervals import sorted_by
+from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["IdleCharges", "idle_charges"]
+__all__ = ["IdleCharges", "by", "idle_charges", "step_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,11 @@ class IdleCharges(Table):
     """Row of the steps, -1 outside of all."""
     path: Column = column("i4")
     """Owner path of the launching thread at the time, -1 for none."""
+    line: Column = column("i4")
+    """Row of the labels of ``CodeLines``: the user's frame at the time, -1 where unknown."""
     cause: Column = column("i1")
     """:class:`~nvprobe.analyze.hostwork.Cause`."""
     ns: Column = column("i8")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """Gaps cut where charges change: one thread, path, step and side of the call in each."""
-
-    gap: Column
-    """Row of the gaps."""
-    start: Column
-    end: Column
-
-    @property
-    def length(self) -> Column:
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +69,38 @@ def idle_charges(
     streams: Streams,
     waits: SyncCalls,
     work: HostWork,
+    lines: CodeLines | None = None,
 ) -> tuple[IdleCharges, Column]:
-    """Charge every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call."""
+    """Charge every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call.
+
+    Where ``lines`` are given, by the user's Python frame too.
+    """
     delays = _delays(gaps, waits, work)
-    pieces = _cut(attribution, gaps, steps, delays)
+    pieces = _cut(attribution, gaps, steps, delays, lines)
     ns = _causes(gaps, pieces, delays, work)
-    waited = np.flatnonzero(ns[Cause.SYNC])
+    waited = pieces.gap[np.flatnonzero(ns[Cause.SYNC])]
     late = _late(pieces, delays)
     moved = np.where(late, ns[Cause.LAUNCH_CALL] + ns[Cause.HOST], 0)
     ns[Cause.SYNC] = ns[Cause.SYNC] + moved
     for cause in (Cause.LAUNCH_CALL, Cause.HOST):
         ns[cause] = np.where(late, 0, ns[cause])
-    bubble = _bubbles(gaps, waits, np.unique(pieces.gap[waited]))
+    bubble = _bubbles(gaps, waits, waited[runs(waited)])
     made_late = np.flatnonzero(moved)
     np.add.at(bubble, delays.wait[pieces.gap[made_late]], moved[made_late])
-    return _table(attribution, gaps, steps, streams, pieces, ns), bubble
+    places = _places(attribution, gaps, steps, streams, pieces, lines)
+    return _table(streams, places, ns), bubble
+
+
+def by(charges: IdleCharges, *names: str) -> tuple[Column, ...]:
+    """The distinct values of some columns, and last the ns charged to each combination."""
+    code = np.zeros(len(charges), np.int64)
+    for name in names:
+        values = getattr(charges, name).astype(np.int64) + 1
+        _, code = distinct(code.astype(np.int64) << 32 | values)
+    size = int(code.max(initial=-1)) + 1
+    first = np.full(size, len(charges))
+    np.minimum.at(first, code, np.arange(len(charges)))
+    return (*(getattr(charges, name)[first] for name in names), sums(code, charges.ns, size))
 
 
 def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
@@ -124,7 +131,13 @@ def _last_ended(gaps: Gaps, waits: SyncCalls) -> Column:
     return out
 
 
-def _cut(attribution: Attribution, gaps: Gaps, steps: Steps, delays: _Delays) -> _Pieces:
+def _cut(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    delays: _Delays,
+    lines: CodeLines | None,
+) -> Pieces:
     """Cut gaps at everything that a charge depends on."""
     late = np.flatnonzero(delays.end > delays.start)
     called = np.flatnonzero(gaps.queued > gaps.start)
@@ -132,54 +145,19 @@ def _cut(attribution: Attribution, gaps: Gaps, steps: Steps, delays: _Delays) ->
         (called, gaps.queued[called]),
         (late, delays.start[late]),
         (late, delays.end[late]),
-        *_range_borders(attribution, gaps),
+        *borders_of_ranges(attribution, gaps),
+        *(borders(gaps, gaps.thread, *ends(lines.nesting)) if lines is not None else ()),
         *_step_borders(attribution, gaps, steps),
     ]
-    gap, time = (np.concatenate(column) for column in zip(*cuts, strict=True))
-    inside = (time > gaps.start[gap]) & (time < gaps.end[gap])
-    gap, time = gap[inside], time[inside]
-    # Gaps of one device are disjoint and sorted: by device and time is by gap and time.
-    order = sorted_by(gaps.device[gap] + 1, time)
-    return _inserted(gaps, gap[order], time[order])
-
-
-def _inserted(gaps: Gaps, gap: Column, time: Column) -> _Pieces:
-    """Cut gaps at sorted instants inside them: gap starts and cuts, merged by counting."""
-    count = np.bincount(gap, minlength=len(gaps))
-    first = np.arange(len(gaps)) + np.cumsum(count) - count
-    place = np.arange(len(gap)) + gap + 1
-    start = np.empty(len(gaps) + len(gap), np.int64)
-    start[first], start[place] = gaps.start, time
-    of = np.repeat(np.arange(len(gaps)), count + 1)
-    end = np.append(start[1:], 0)
-    end[first + count] = gaps.end
-    filled = end > start
-    return _Pieces(of[filled], start[filled], end[filled])
-
-
-def _range_borders(attribution: Attribution, gaps: Gaps) -> Iterator[tuple[Column, Column]]:
-    """(gap, time) of every begin and end of a range on the gap's thread (rules 1 and 2)."""
-    nesting = attribution.open.nesting
-    lane = np.tile(np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first)), 2)
-    time = np.concatenate((nesting.start, nesting.end))
-    head = np.full(len(gaps), NO_ROW, np.int32)
-    inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
-    head[inherits] = attribution.open.initiator(gaps.thread[inherits])
-    for gap, border in gaps.containing(time):
-        ours = (gaps.thread[gap] == lane[border]) | (head[gap] == lane[border])
-        yield gap[ours], time[border[ours]]
+    return cut(gaps, cuts)
 
 
 def _step_borders(
     attribution: Attribution, gaps: Gaps, steps: Steps
 ) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a step of the process whose op ended the gap."""
-    process = _processes(attribution, gaps)
-    lane = np.tile(steps.process, 2)
     time = np.concatenate((steps.start, steps.end))
-    for gap, border in gaps.containing(time):
-        ours = process[gap] == lane[border]
-        yield gap[ours], time[border[ours]]
+    return borders(gaps, _processes(attribution, gaps), np.tile(steps.process, 2), time)
 
 
 def _processes(attribution: Attribution, gaps: Gaps) -> Column:
@@ -187,7 +165,7 @@ def _processes(attribution: Attribution, gaps: Gaps) -> Column:
     return ops.process[gaps.op] if ops is not None else np.empty(0, np.int32)
 
 
-def _causes(gaps: Gaps, pieces: _Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:
+def _causes(gaps: Gaps, pieces: Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:
     """ns of each cause per piece, before delays."""
     thread = gaps.thread[pieces.gap]
     unknown = thread == NO_ROW
@@ -201,7 +179,7 @@ def _causes(gaps: Gaps, pieces: _Pieces, delays: _Delays, work: HostWork) -> dic
     return out
 
 
-def _late(pieces: _Pieces, delays: _Delays) -> Column:
+def _late(pieces: Pieces, delays: _Delays) -> Column:
     """bool per piece: inside the delay of its gap's last synchronising call."""
     start, end = delays.start[pieces.gap], delays.end[pieces.gap]
     return (pieces.start >= start) & (pieces.end <= end)
@@ -221,33 +199,46 @@ def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
     return out
 
 
-def _table(
+def _places(
     attribution: Attribution,
     gaps: Gaps,
     steps: Steps,
     streams: Streams,
-    pieces: _Pieces,
-    ns: dict[Cause, Column],
-) -> IdleCharges:
-    """Sum the pieces by device, stream, step, path and cause."""
-    path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
-    step = step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start)
-    stream = streams.of_op[gaps.op[pieces.gap]]
-    paths = int(path.max(initial=0)) + 2
-    key = (stream.astype(np.int64) * (len(steps) + 1) + step + 1) * paths + path + 1
-    groups, code = distinct(key)
-    rest, path = groups // paths, groups % paths - 1
-    stream, step = rest // (len(steps) + 1), rest % (len(steps) + 1) - 1
-    by_cause = np.zeros((len(groups), len(Cause)), np.int64)
+    pieces: Pieces,
+    lines: CodeLines | None,
+) -> tuple[Column, ...]:
+    """(stream, step, path, line) row of each piece."""
+    thread = gaps.thread[pieces.gap]
+    line = np.full(len(thread), NO_ROW, np.int32)
+    if lines is not None:
+        line = lines.at(thread, pieces.start)
+    return (
+        streams.of_op[gaps.op[pieces.gap]],
+        step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start),
+        attribution.open.at(thread, pieces.start),
+        line,
+    )
+
+
+def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleCharges:
+    """Sum the pieces by place and cause."""
+    code = np.zeros(len(places[0]), np.int64)
+    for rows in places:
+        _, code = distinct(code.astype(np.int64) << 32 | (rows.astype(np.int64) + 1))
+    size = int(code.max(initial=-1)) + 1
+    by_cause = np.zeros((size, len(Cause)), np.int64)
     for cause, own in ns.items():
         some = np.flatnonzero(own)
-        by_cause[:, cause] = sums(code[some], own[some], len(groups))
+        by_cause[:, cause] = sums(code[some], own[some], size)
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     row, why = np.nonzero(by_cause)
+    stream, step, path, line = (rows[first[row]] for rows in places)
     return IdleCharges(
-        device=streams.device[stream[row]],
-        stream=stream[row],
-        step=step[row],
-        path=path[row],
+        device=streams.device[stream],
+        stream=stream,
+        step=step,
+        path=path,
+        line=line,
         cause=why,
         ns=by_cause[row, why],
     )

@@ -11,10 +11,7 @@ __all__ = ["missing", "not_computed"]
 _OPTIONAL = {
     "modules": "modules",
     "operators": "operators",
-    "syncs": "syncs",
-    "idle": "idle causes",
-    "overlap": "overlap",
-    "collectives": "collectives",
+    "waits": "idle causes, syncs, overlap, collectives, host time",
     "memory": "memory",
     "counters": "counters",
     "compiled_graphs": "compiled_graphs",

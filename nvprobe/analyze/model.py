@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nvprobe.analyze.findings.model import Finding
     from nvprobe.analyze.memory import Memory
     from nvprobe.analyze.traits import KernelTraits
+    from nvprobe.analyze.waits import Waits
     from nvprobe.analyze.work import PathWork
 
 __all__ = [
@@ -188,10 +189,8 @@ class Analysis:
     missing: tuple[Missing, ...] = ()
     modules: Any = None
     operators: Any = None
-    syncs: Any = None
-    idle: Any = None
-    overlap: Any = None
-    collectives: Any = None
+    waits: Waits | None = None
+    """Idle causes, synchronising calls, overlap, collectives, host time."""
     memory: Memory | None = None
     counters: CounterUse | None = None
     compiled_graphs: Any = None

@@ -7,6 +7,8 @@ outermost is what the user wrote. Both give names without ``aten::``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,18 +17,39 @@ from nvprobe.analyze.grouping import levels
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import Column, Trace
 
-__all__ = ["chain_operators", "path_operators"]
+__all__ = ["PathOperators", "chain_operators", "path_operators"]
 
 _BINDING = r"^torch::autograd::THPVariable_(?P<name>\w+)\("
 """The Python binding of a tensor method or function: what the user called."""
 _DISPATCHED = r"^at::_ops::(?P<name>\w+)::(?:call|redispatch)\("
 
 
-def path_operators(attribution: Attribution) -> tuple[Column, pa.StringArray]:
-    """(int32 row of the names, -1, per path; names): the operator that a path ends in.
+@dataclass(frozen=True, slots=True)
+class PathOperators:
+    """The operator that each path ends in."""
 
-    The outermost ``aten::`` operator of the operators at the end of the path, else the outermost
-    of them; library ranges inside an operator do not hide it.
+    row: Column
+    """int32 row of ``names`` per path, -1 where it ends in none."""
+    names: pa.StringArray
+
+    def rows(self, paths: Column) -> Column:
+        """int32 row of ``names`` of some path rows; -1 for path -1 and where there is none."""
+        known = paths >= 0
+        rows = np.full(len(paths), -1, np.int32)
+        rows[known] = self.row[paths[known]]
+        return rows
+
+    def of(self, paths: Column) -> list[str | None]:
+        """The operators of some path rows; None for -1 and where there is none."""
+        rows = self.rows(paths)
+        return list(self.names.take(pa.array(rows, mask=rows < 0)).to_pylist())
+
+
+def path_operators(attribution: Attribution) -> PathOperators:
+    """The outermost ``aten::`` operator of the operators at the end of each path.
+
+    Where there is none of ``aten::``, the outermost of any; library ranges inside an operator do
+    not hide it.
     """
     paths = attribution.paths
     is_aten = pc.starts_with(paths.names, "aten::").to_numpy(zero_copy_only=False)
@@ -43,7 +66,7 @@ def path_operators(attribution: Attribution) -> tuple[Column, pa.StringArray]:
         aten[rows] = np.where(above[1] >= 0, above[1], np.where(is_aten[name], name, -1))
         outer[rows[~kept]], aten[rows[~kept]] = -1, -1
     found = np.where(aten >= 0, aten, outer).astype(np.int32)
-    return found, pc.replace_substring_regex(paths.names, "^aten::", "")
+    return PathOperators(found, pc.replace_substring_regex(paths.names, "^aten::", ""))
 
 
 def chain_operators(trace: Trace, chains: Column) -> tuple[Column, pa.StringArray]:

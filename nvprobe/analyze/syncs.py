@@ -19,7 +19,7 @@ from nvprobe.analyze.blocking import SyncCalls
 from nvprobe.analyze.coverage import by_group
 from nvprobe.analyze.grouping import counts, distinct, sums
 from nvprobe.analyze.hostwork import Cause, HostWork
-from nvprobe.analyze.lines import code_lines
+from nvprobe.analyze.lines import CodeLines
 from nvprobe.analyze.sync_operators import chain_operators, path_operators
 from nvprobe.attribute.intervals import runs, sorted_by
 from nvprobe.attribute.model import Attribution
@@ -87,7 +87,11 @@ class _Labels:
 
 
 def sync_sites(
-    attribution: Attribution, waits: SyncCalls, bubble_ns: Column, work: HostWork
+    attribution: Attribution,
+    waits: SyncCalls,
+    bubble_ns: Column,
+    work: HostWork,
+    lines: CodeLines | None = None,
 ) -> Syncs:
     """Sum the synchronising calls by call site."""
     trace, calls = attribution.trace, attribution.trace.calls
@@ -95,7 +99,7 @@ def sync_sites(
         nothing = np.empty(0, np.int64)
         return Syncs(waits, nothing, nothing, SyncSites.empty(), pa.array([], pa.string()))
     path = attribution.open.at(waits.thread, calls.start[waits.call])
-    source, operator, labels = _named(attribution, waits, work, path)
+    source, operator, labels = _named(attribution, waits, work, path, lines)
     site = _site_codes(calls.name[waits.call], path, source, operator)
     size = int(site.max()) + 1
     longest = _longest(site, waits.wait_ns)
@@ -119,7 +123,11 @@ def sync_sites(
 
 
 def _named(
-    attribution: Attribution, waits: SyncCalls, work: HostWork, path: Column
+    attribution: Attribution,
+    waits: SyncCalls,
+    work: HostWork,
+    path: Column,
+    lines: CodeLines | None,
 ) -> tuple[Column, Column, pa.StringArray]:
     """(source, operator, labels) per call; the first source of knowledge that knows decides."""
     trace = attribution.trace
@@ -128,13 +136,13 @@ def _named(
     chain = np.full(len(waits), -1, np.int64)
     if trace.calls.callchain is not None:
         chain = trace.calls.callchain[waits.call]
-    by_path, operators = path_operators(attribution)
+    operators = path_operators(attribution)
     parts = [
         _marked(trace, waits, group),
         chain_operators(trace, chain),
-        (np.where(path >= 0, by_path[path], -1) if len(by_path) else path, operators),
+        (operators.rows(path), operators.names),
     ]
-    if (lines := code_lines(trace)) is not None:
+    if lines is not None:
         start = trace.calls.start[waits.call]
         parts.append((lines.at(waits.thread, start), lines.labels))
         parts.append((lines.built_in_at(waits.thread, start), lines.labels))

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from nvprobe.analyze.blocking import synchronising_calls
 from nvprobe.analyze.classes import classify_ops
 from nvprobe.analyze.combinations import Crowd, exposed_stretches, work_classes
 from nvprobe.analyze.communication import Collectives, collectives, exposed_coverage
 from nvprobe.analyze.coverage import Coverage
 from nvprobe.analyze.gaps import Gaps, device_gaps
-from nvprobe.analyze.hostwork import call_roles, host_work
-from nvprobe.analyze.idle import IdleCharges, idle_charges
+from nvprobe.analyze.host import HostTime, host_time
+from nvprobe.analyze.hostwork import Cause, call_roles, host_work
+from nvprobe.analyze.idle import IdleCharges, by, idle_charges
+from nvprobe.analyze.lines import CodeLines, code_lines
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.order import device_busy, device_order
 from nvprobe.analyze.overlap import Overlap, overlap
 from nvprobe.analyze.streams import Streams, streams
+from nvprobe.analyze.sync_operators import PathOperators, path_operators
 from nvprobe.analyze.syncs import Syncs, sync_sites
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Ops
@@ -40,7 +45,35 @@ class Waits:
     exposed: Coverage
     """Exposed communication per device."""
     work: Column
-    """int64 :class:`~nvprobe.analyze.overlap.Work` per op."""
+    """int64 :class:`~nvprobe.analyze.combinations.Work` per op."""
+    host: HostTime
+    operators: PathOperators
+    lines: CodeLines | None
+    """The Python frames, where the trace has any."""
+
+    @property
+    def line_labels(self) -> list[str]:
+        """Texts of the ``line`` columns of ``idle`` and ``host``."""
+        return self.lines.labels.to_pylist() if self.lines is not None else []
+
+    @property
+    def exposed_comm_ns(self) -> int:
+        """Communication with no compute beside it, summed over devices."""
+        return int((self.exposed.end - self.exposed.start).sum())
+
+    def idle_by_line(self) -> tuple[list[str | None], Column, Column]:
+        """(line, cause, ns): the frame of the time, for ``sync`` the line that synchronised."""
+        labels = self.line_labels
+        line, cause, ns = by(self.idle.take(self.idle.cause != Cause.SYNC), "line", "cause")
+        keys = [(labels[row] if row >= 0 else None, c) for row, c in zip(line, cause, strict=True)]
+        total = dict(zip(keys, ns.tolist(), strict=True))
+        sources, sites = self.syncs.labels.to_pylist(), self.syncs.sites
+        for row, bubble in zip(sites.source.tolist(), sites.bubble_ns.tolist(), strict=True):
+            key = (sources[row] if row >= 0 else None, Cause.SYNC)
+            if bubble:
+                total[key] = total.get(key, 0) + bubble
+        lines, causes = [line for line, _ in total], np.array([c for _, c in total], np.int8)
+        return lines, causes, np.array(list(total.values()), np.int64)
 
 
 def waits(attribution: Attribution, steps: Steps) -> Waits:
@@ -51,8 +84,9 @@ def waits(attribution: Attribution, steps: Steps) -> Waits:
     calls = synchronising_calls(attribution, roles, busy, lanes)
     host = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
-    idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host)
-    syncs = sync_sites(attribution, calls, bubbles, host)
+    lines = code_lines(attribution.trace)
+    idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
+    syncs = sync_sites(attribution, calls, bubbles, host, lines)
     crowd = Crowd.of(order)
     ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
     work = work_classes(ops, classify_ops(attribution.trace).activity)
@@ -68,4 +102,7 @@ def waits(attribution: Attribution, steps: Steps) -> Waits:
         collectives=collectives(attribution, work, exposed),
         exposed=exposed,
         work=work,
+        host=host_time(attribution, host, idle, lines),
+        operators=path_operators(attribution),
+        lines=lines,
     )

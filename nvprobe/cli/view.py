@@ -22,6 +22,7 @@ SORTS = (
     *("gpu", "self", "busy", "span", "wall", "self-wall", "idle", "sync", "calls", "ops"),
     "order",
 )
+BREAKDOWNS = ("cause", "path", "line", "stream", "step")
 
 _OPTIONS = (
     click.option("--depth", type=click.IntRange(1), help="Levels of the range tree."),
@@ -68,11 +69,18 @@ _OPTIONS = (
         show_default=True,
         help="Lines of the kernel table.",
     ),
+    click.option(
+        "--by",
+        type=click.Choice(BREAKDOWNS),
+        default="path",
+        show_default=True,
+        help="Break idle time down by this.",
+    ),
 )
 
 
 def view_options(function: F) -> F:
-    """``--depth`` to ``--kernels``; the command passes them to :func:`tree_view`."""
+    """``--depth`` to ``--by``; the command passes them to :func:`tree_view`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -87,6 +95,7 @@ def tree_view(
     sort: str,
     rows: int,
     kernels: int,
+    by: str,
 ) -> TreeView:
     """The view that the options ask for. Raises BadParameter for a filter that is no regex."""
     from nvprobe.attribute.model import Kind
@@ -105,6 +114,7 @@ def tree_view(
         sort=sort,
         rows=rows,
         kernels=kernels,
+        by=by,
     )
 
 

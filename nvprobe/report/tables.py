@@ -12,18 +12,17 @@ import msgspec
 import numpy as np
 
 from nvprobe.analyze.missing import not_computed
-from nvprobe.analyze.model import UNKNOWN, Analysis
+from nvprobe.analyze.model import Analysis
 from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import Kind, Method
-from nvprobe.report import advice
-from nvprobe.trace import Column, Missing, OpKind, Table, Trace
+from nvprobe.report import advice, waits
+from nvprobe.report.rows import Row, numbers, path_texts, records
+from nvprobe.trace import Missing, OpKind, Table, Trace
 from nvprobe.version import __version__
 
 __all__ = ["SCHEMA", "document", "to_json"]
 
 SCHEMA = "nvprobe.analysis/1"
-
-Row = dict[str, Any]
 
 
 def to_json(analysis: Analysis) -> str:
@@ -53,10 +52,11 @@ def document(analysis: Analysis) -> Row:
         "operators": analysis.operators,
         "steps": _steps(analysis),
         "step_spread": _step_spread(analysis),
-        "syncs": analysis.syncs,
-        "idle": _idle(analysis),
-        "overlap": analysis.overlap,
-        "collectives": analysis.collectives,
+        "syncs": waits.syncs(analysis),
+        "idle": waits.idle(analysis),
+        "overlap": waits.overlap(analysis),
+        "collectives": waits.collectives(analysis),
+        "host": waits.host(analysis),
         "memory": advice.memory(analysis),
         "counters": advice.counters(analysis),
         "compiled_graphs": analysis.compiled_graphs,
@@ -65,32 +65,9 @@ def document(analysis: Analysis) -> Row:
     }
 
 
-def numbers(column: Column | None, rows: int) -> list[int | None]:
-    """A column as Python integers; null where unknown, or everywhere if not computed."""
-    if column is None:
-        return [None] * rows
-    values: list[int | None] = column.tolist()
-    if len(column) and bool((column == UNKNOWN).any()):
-        return [None if value == UNKNOWN else value for value in values]
-    return values
-
-
-def records(columns: dict[str, list[Any]]) -> list[Row]:
-    """Rows from columns of equal length."""
-    names = list(columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def _numeric(table: Table, names: str) -> dict[str, list[Any]]:
     """Columns of a table as they are."""
     return {name: numbers(getattr(table, name), len(table)) for name in names.split()}
-
-
-def path_texts(analysis: Analysis, rows: Column) -> list[str | None]:
-    """Texts of path rows, null for -1."""
-    paths = analysis.attribution.paths
-    known = {int(row): paths.text(int(row)) for row in np.unique(rows[rows >= 0])}
-    return [known.get(row) for row in rows.tolist()]
 
 
 def _sources(trace: Trace) -> list[Row]:
@@ -262,12 +239,6 @@ def _steps(analysis: Analysis) -> list[Row]:
 def _step_spread(analysis: Analysis) -> Row | None:
     spread = analysis.step_spread
     return None if spread is None else dataclasses.asdict(spread)
-
-
-def _idle(analysis: Analysis) -> Row:
-    """The total is that of the devices; causes and paths come with the idle analysis."""
-    total = int(analysis.devices.idle_ns.sum())
-    return {"total_ns": total, "causes": None, "by_path": None}
 
 
 def _missing(entry: Missing) -> Row:

@@ -10,8 +10,10 @@ from rich.text import Text
 
 from nvprobe.analyze.model import Analysis
 from nvprobe.attribute.model import Method
+from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings
 from nvprobe.report.console.format import count, kernel_name, left_cut, percent, plain, time
+from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView, visible_tree
 
 __all__ = ["SECTIONS", "title"]
@@ -86,22 +88,6 @@ def _without_range(analysis: Analysis) -> str:
     return f"; no range was open on {', '.join(names)}"
 
 
-def _table(*columns: str, **widths: int) -> Table:
-    """A table whose first column takes the room that is left; the others are right-aligned."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold dim", expand=True)
-    for position, name in enumerate(columns):
-        right = position > 0 and name not in ("Mostly in", "Domain")
-        table.add_column(
-            name,
-            justify="right" if right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if position == 0 else None,
-            width=widths.get(name.replace(" ", "_")),
-        )
-    return table
-
-
 def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
     """The ranges with what belongs to each."""
     nodes, more = visible_tree(analysis, view)
@@ -111,7 +97,7 @@ def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     names = ["Range", "Calls", "Wall", "GPU", "GPU %"]
     names += ["Self GPU", "Busy"] if width >= _WIDE else []
     names += ["Ops", "Span"] if width >= _WIDER else []
-    table = _table(*names)
+    table = new_table(*names)
     paths = analysis.attribution.paths
     for node in nodes:
         row = node.path
@@ -142,7 +128,7 @@ def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
         return None
     total, paths = analysis.ledger.total.gpu_ns, analysis.attribution.paths
     room = max(18, width // 3 - 6)
-    table = _table("Kernel", "Ops", "GPU", "GPU %", "Mostly in", Mostly_in=room)
+    table = new_table("Kernel", "Ops", "GPU", "GPU %", "Mostly in", Mostly_in=room)
     names = analysis.attribution.trace.texts(shown.name)
     for row, name in enumerate(names):
         path, gpu = int(shown.top_path[row]), int(shown.gpu_ns[row])
@@ -166,7 +152,7 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
     if not len(table_):
         return None
     room, paths = max(18, width // 3 - 6), analysis.attribution.paths
-    table = _table("Copy", "Ops", "Bytes", "GPU", "GPU %", "Mostly in", Mostly_in=room)
+    table = new_table("Copy", "Ops", "Bytes", "GPU", "GPU %", "Mostly in", Mostly_in=room)
     for row, name in enumerate(analysis.attribution.trace.texts(table_.name)):
         path = int(table_.top_path[row])
         table.add_row(
@@ -197,7 +183,7 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     order = np.argsort(-table.wall_ns, kind="stable")[: view.steps]
     order = np.sort(order)
     several = len(set(table.process.tolist())) > 1
-    out = _table("Step", *(["Process"] if several else []), "Wall", "GPU", "Busy", "Ops")
+    out = new_table("Step", *(["Process"] if several else []), "Wall", "GPU", "Busy", "Ops")
     pid = analysis.attribution.trace.processes.pid
     names = {int(p): analysis.attribution.paths.text(int(p)) for p in np.unique(table.path)}
     for row in order.tolist():
@@ -223,7 +209,7 @@ def spans(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     rows, trace = analysis.spans, analysis.attribution.trace
     if not len(rows):
         return None
-    table = _table("Span (start/end range)", "Calls", "Wall", "Longest")
+    table = new_table("Span (start/end range)", "Calls", "Wall", "Longest")
     for row, name in enumerate(trace.texts(rows.name)[: view.rows]):
         table.add_row(
             plain(name),
@@ -257,5 +243,20 @@ def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
     return table
 
 
-SECTIONS = (verdict, findings, ledger, tree, kernels, copies, steps, spans, warnings, missing)
+SECTIONS = (
+    verdict,
+    findings,
+    ledger,
+    tree,
+    waits.idle,
+    waits.syncs,
+    waits.host,
+    kernels,
+    copies,
+    waits.overlap,
+    steps,
+    spans,
+    warnings,
+    missing,
+)
 """In the order of the report; a section that has nothing to show returns ``None``."""

@@ -43,6 +43,8 @@ class TreeView:
     rows: int = 40
     kernels: int = 10
     steps: int = field(default=8)
+    by: str = "path"
+    """What idle time is broken down by: ``cause``, ``path``, ``line``, ``stream`` or ``step``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,12 @@ def agree(trace: Trace) -> None:
     )
     assert found.gaps.length.sum() == i.ns.sum() == total
     overlaps_agree(attribution, found_steps, found)
+    wanted_ns, wanted_launches = oracle.host()
+    h = found.host
+    names = [tuple(texts[p].split("/")) if p >= 0 else () for p in h.path.tolist()]
+    assert +Counter(dict(zip(names, h.host_ns.tolist(), strict=True))) == wanted_ns
+    assert +Counter(dict(zip(names, h.launches.tolist(), strict=True))) == wanted_launches
+    assert h.idle_ns.sum() == i.ns[i.cause == Cause.HOST].sum()
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -127,7 +127,7 @@ def test_settings_come_from_pyproject_and_environment(capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.nvprobe]\ndepth = 1\n")
     _, shallow, _ = run(capsys, "demo")
-    assert "forward" not in shallow.split("Kernel ")[0].split("Range ")[1]
+    assert "forward" not in shallow.split("\nIdle: ")[0].split("Range ")[1]
     (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.demo]\nkernels = 0\n")
     assert "sgemm" not in run(capsys, "demo")[1]
     monkeypatch.setenv("NVPROBE_DEMO_KERNELS", "3")

@@ -1,0 +1,134 @@
+"""Host time between launches: what the threads that feed the GPU do, by path and Python frame.
+
+From the end of one launching call to the start of the next, time belongs to the thread that makes
+the next one; what of it has no name of its own (synchronising, allocating, compiling,
+communicating, waiting for data) is Python and dispatch, ``host`` in the words of ``hostwork``. It
+bounds how fast a program can launch, whether or not the GPU waited for it. An initiating thread and
+its autograd threads take turns, so they are one *line* of launches; every other thread is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analyze.grouping import counts, distinct, sums
+from nvprobe.analyze.hostwork import Cause, HostWork
+from nvprobe.analyze.idle import IdleCharges
+from nvprobe.analyze.lanes import Lanes
+from nvprobe.analyze.lines import NO_LINE, CodeLines
+from nvprobe.analyze.pieces import ends
+from nvprobe.attribute.intervals import running_max, runs, sorted_by
+from nvprobe.attribute.model import Attribution
+from nvprobe.trace import NO_ROW, Column, Table, column
+
+__all__ = ["HostTime", "host_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime(Table):
+    """Host time by owner path and user's frame; what the GPU waited for longest stands first."""
+
+    path: Column = column("i4")
+    """What the thread had open (rules 1 and 2), -1 for nothing."""
+    line: Column = column("i4")
+    """Row of the labels of ``CodeLines``, -1 where no frame is known."""
+    launches: Column = column("i8")
+    """Launching calls that began here."""
+    host_ns: Column = column("i8")
+    idle_ns: Column = column("i8")
+    """GPU idle time charged to ``host`` here."""
+
+
+def host_time(
+    attribution: Attribution, work: HostWork, idle: IdleCharges, lines: CodeLines | None
+) -> HostTime:
+    """Sum the host time of every line of launches, and the idle time it caused."""
+    calls = attribution.trace.calls
+    if calls is None:
+        return HostTime.empty()
+    used = np.zeros(len(calls) + 1, bool)
+    used[attribution.call] = True  # NO_ROW marks the spare last row
+    started = np.flatnonzero(used[:-1])
+    if not len(started):
+        return HostTime.empty()
+    thread, start, end = _pieces(attribution, started, lines)
+    ns = work.split(thread, start, end)[Cause.HOST]
+    launch_thread, launch_start = calls.thread[started], calls.start[started]
+    thread = np.concatenate((thread, launch_thread))
+    time = np.concatenate((start, launch_start))
+    path = attribution.open.at(thread, time)
+    line = lines.at(thread, time) if lines is not None else np.full(len(time), NO_LINE, np.int32)
+    waited = idle.take(np.flatnonzero(idle.cause == Cause.HOST))
+    path, line = np.concatenate((path, waited.path)), np.concatenate((line, waited.line))
+    keys, code = distinct((path.astype(np.int64) + 1) << 32 | (line.astype(np.int64) + 1))
+    pieces, calls_end = len(ns), len(ns) + len(started)
+    table = HostTime(
+        path=(keys >> 32) - 1,
+        line=(keys & 0xFFFFFFFF) - 1,
+        launches=counts(code[pieces:calls_end], len(keys)),
+        host_ns=sums(code[:pieces], ns, len(keys)),
+        idle_ns=sums(code[calls_end:], waited.ns, len(keys)),
+    )
+    return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """Whose turn it is to launch, by line of launches and time."""
+
+    lanes: Lanes
+    """When each turn begins."""
+    thread: Column
+    """The thread that launches next, per turn."""
+    first: Column
+    """Per line: when its first launching call starts."""
+    last: Column
+    """Per line: when its last one ends."""
+
+
+def _turns(attribution: Attribution, line_of: Column, started: Column) -> _Turns:
+    """A turn begins where the thread before has made its last call."""
+    calls = attribution.trace.calls
+    assert calls is not None
+    lines = len(line_of)
+    rows = started[sorted_by(line_of[calls.thread[started]], calls.start[started])]
+    thread = calls.thread[rows]
+    line, start = line_of[thread], calls.start[rows]
+    reach = running_max(line, calls.end[rows])
+    begins = np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1]))
+    heads = runs(line)
+    first = np.full(lines, np.iinfo(np.int64).max)
+    last = np.full(lines, np.iinfo(np.int64).min)
+    first[line[heads]] = start[heads]
+    last[line[heads]] = reach[np.append(heads[1:], len(line)) - 1]
+    since = np.where(np.isin(np.arange(len(line)), heads), start, np.roll(reach, 1))
+    at = np.flatnonzero(begins)
+    bounds = np.searchsorted(line[at], np.arange(lines + 1))
+    return _Turns(Lanes(bounds, since[at]), thread[at], first, last)
+
+
+def _pieces(
+    attribution: Attribution, started: Column, lines: CodeLines | None
+) -> tuple[Column, Column, Column]:
+    """(thread, start, end) of launching threads' time, cut where thread, path or frame change."""
+    line_of = np.arange(len(attribution.trace.threads))
+    backward = np.flatnonzero(attribution.autograd)
+    head = attribution.open.initiator(backward)
+    line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
+    turns = _turns(attribution, line_of, started)
+    nestings = [attribution.open.nesting, *([lines.nesting] if lines is not None else [])]
+    cuts = [ends(nesting) for nesting in nestings]
+    line = np.concatenate([line_of[thread] for thread, _ in cuts])
+    time = np.concatenate([when for _, when in cuts])
+    inside = (time > turns.first[line]) & (time < turns.last[line])
+    every = np.flatnonzero(turns.last > turns.first)
+    turn_line = np.repeat(np.arange(len(line_of)), np.diff(turns.lanes.first))
+    line = np.concatenate((every, turn_line, line[inside]))
+    time = np.concatenate((turns.last[every], turns.lanes.time, time[inside]))
+    order = sorted_by(line, time)
+    line, time = line[order], time[order]
+    here = np.flatnonzero((line[1:] == line[:-1]) & (time[1:] > time[:-1]))
+    turn = turns.lanes.count_before(line[here], time[here], "right") - 1
+    return turns.thread[turn], time[here], time[here + 1]

@@ -1,0 +1,156 @@
+"""Waiting in the terminal report: idle causes, synchronising calls, overlap, host time."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from nvprobe.analyze.combinations import combination_name
+from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.idle import by
+from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.waits import Waits
+from nvprobe.report.console.format import count, left_cut, percent, plain, time
+from nvprobe.report.console.tables import new_table
+from nvprobe.report.console.view import TreeView
+from nvprobe.trace import Column
+
+__all__ = ["host", "idle", "overlap", "syncs"]
+
+_LINES = 8
+"""Rows of each table; the JSON has all."""
+_WORDS = {
+    Cause.SYNC: "sync",
+    Cause.ALLOCATION: "allocation",
+    Cause.COMPILATION: "compilation",
+    Cause.COLLECTIVE: "collective",
+    Cause.INPUT: "input",
+    Cause.LAUNCH_CALL: "launch call",
+    Cause.HOST: "host",
+    Cause.DEVICE_WAIT: "device wait",
+    Cause.UNKNOWN: "unknown",
+}
+
+
+def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Why the GPU was idle: one line, then where (``--by``)."""
+    waits, total = analysis.waits, int(analysis.devices.idle_ns.sum())
+    if waits is None or not total:
+        return None
+    window = int(analysis.devices.window_ns.sum())
+    text = Text("Idle: ", "bold")
+    text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ", "")
+    cause, ns = by(waits.idle, "cause")
+    order = np.argsort(-ns, kind="stable")
+    shares = zip(cause[order].tolist(), ns[order].tolist(), strict=True)
+    text.append(" + ".join(f"{_WORDS[Cause(c)]} {percent(n, total)}" for c, n in shares), "")
+    if view.by == "cause":
+        return text
+    labels, cause, ns = _places(analysis, waits, view.by)
+    heads = {"path": "Idle in", "line": "Idle at", "stream": "Idle before", "step": "Idle in step"}
+    out = new_table(heads[view.by], "Cause", "Idle", "Idle %")
+    order = np.argsort(-ns, kind="stable")
+    for row in order[:_LINES].tolist():
+        own = int(ns[row])
+        name = left_cut(labels[row], max(20, width - 45))
+        out.add_row(name, _WORDS[Cause(cause[row])], time(own), percent(own, total))
+    return Group(text, out, *_more(len(order) - _LINES, "more place", "--by, --json"))
+
+
+def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Column, Column]:
+    """(label, cause, ns) of every place that idle time is charged to."""
+    if what == "line":
+        lines, cause, ns = waits.idle_by_line()
+        return [line or "(no line known)" for line in lines], cause, ns
+    rows, cause, ns = by(waits.idle, what, "cause")
+    if what == "path":
+        paths = analysis.attribution.paths
+        known = {row: paths.text(row) if row >= 0 else "(no range)" for row in set(rows.tolist())}
+        return [known[row] for row in rows.tolist()], cause, ns
+    if what == "step":
+        index = analysis.steps.index
+        names = [f"step {int(index[row])}" if row >= 0 else "(no step)" for row in rows.tolist()]
+        return names, cause, ns
+    lanes, ids = waits.streams, analysis.attribution.trace.devices.id
+    names = [
+        f"stream {int(lanes.stream[row])}"
+        + (f" of GPU {int(ids[lanes.device[row]])}" if 0 <= lanes.device[row] < len(ids) else "")
+        for row in rows.tolist()
+    ]
+    return names, cause, ns
+
+
+def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Where the host waits for the GPU."""
+    if analysis.waits is None or not len(analysis.waits.syncs.sites):
+        return None
+    found = analysis.waits.syncs
+    sites, labels = found.sites, found.labels.to_pylist()
+    trace, paths = analysis.attribution.trace, analysis.attribution.paths
+    room = max(18, width // 3)
+    out = new_table("Waits for the GPU", "Calls", "Wait", "GPU idle", "Where", Where=room)
+    calls = trace.texts(sites.call[:_LINES])
+    for row, call in enumerate(calls):
+        operator = labels[sites.operator[row]] if sites.operator[row] >= 0 else None
+        source = labels[sites.source[row]] if sites.source[row] >= 0 else None
+        path = paths.text(int(sites.path[row])) if sites.path[row] >= 0 else None
+        out.add_row(
+            plain(f"{operator} ({call})" if operator else call),
+            f"{int(sites.count[row]):,}",
+            time(int(sites.wait_ns[row])),
+            time(int(sites.bubble_ns[row])),
+            left_cut(source or path, room),
+        )
+    return Group(out, *_more(len(sites) - _LINES, "more call site", "--json"))
+
+
+def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """What ran beside what, where anything but compute ran."""
+    waits = analysis.waits
+    if waits is None:
+        return None
+    table_ = waits.overlap.devices
+    shares: dict[str, int] = {}
+    for mask, ns in zip(table_.mask.tolist(), table_.ns.tolist(), strict=True):
+        name = combination_name(mask).replace("_", " ").replace("+", " with ")
+        shares[name] = shares.get(name, 0) + ns
+    busy = sum(shares.values())
+    if not busy or set(shares) == {"compute"}:
+        return None
+    text = Text("Overlap: ", "bold")
+    parts = sorted(shares.items(), key=lambda item: -item[1])
+    text.append(" + ".join(f"{name} {percent(ns, busy)}" for name, ns in parts), "")
+    if waits.exposed_comm_ns:
+        text.append(f"; exposed communication {time(waits.exposed_comm_ns)}", "")
+    return text
+
+
+def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Python and dispatch between launches, where the GPU waited for it."""
+    waits = analysis.waits
+    if waits is None or not len(waits.host):
+        return None
+    rows = np.flatnonzero(waits.host.idle_ns)
+    rows = rows[np.argsort(-waits.host.idle_ns[rows], kind="stable")]
+    if not len(rows):
+        return None
+    paths, room = analysis.attribution.paths, max(18, width // 3)
+    operators = waits.operators.of(waits.host.path[rows[:_LINES]])
+    out = new_table("Host work between launches", "Launches", "Host", "GPU idle", "In", In=room)
+    for row, operator in zip(rows[:_LINES].tolist(), operators, strict=True):
+        path, line = int(waits.host.path[row]), int(waits.host.line[row])
+        where = paths.text(path) if path >= 0 else "(no range)"
+        what = waits.line_labels[line] if line >= 0 else operator or where.rsplit("/", 1)[-1]
+        out.add_row(
+            plain(what),
+            f"{int(waits.host.launches[row]):,}",
+            time(int(waits.host.host_ns[row])),
+            time(int(waits.host.idle_ns[row])),
+            left_cut(where, room),
+        )
+    return Group(out, *_more(len(rows) - _LINES, "more place", "--json"))
+
+
+def _more(number: int, noun: str, options: str) -> list[Text]:
+    return [Text(f"… {count(number, noun)} ({options})", "dim")] if number > 0 else []
