@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from nvprobe.cli import COMMANDS, LazyGroup, cli, main
 from nvprobe.demo import unpacked
+
+KEYS = (
+    *("nvprobe", "verdict", "sources", "processes", "window", "clock", "warnings", "devices"),
+    *("ledger", "ranges", "modules", "spans", "kernels", "operators", "steps", "syncs", "idle"),
+    *("overlap", "collectives", "memory", "counters", "compiled_graphs", "findings", "missing"),
+)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -34,38 +38,11 @@ def test_help_names_every_command_as_the_command_describes_itself(capsys):
 
 
 def test_demo_prints_json_with_every_key_of_the_schema(capsys):
-    code, out, err = run(capsys, "demo", "--json")
+    code, out, _ = run(capsys, "demo", "--json")
     document = json.loads(out)
     assert code == 0
     assert document["schema"] == "nvprobe.analysis/1"
-    assert set(
-        [
-            "nvprobe",
-            "verdict",
-            "sources",
-            "processes",
-            "window",
-            "clock",
-            "warnings",
-            "devices",
-            "ledger",
-            "ranges",
-            "modules",
-            "spans",
-            "kernels",
-            "operators",
-            "steps",
-            "syncs",
-            "idle",
-            "overlap",
-            "collectives",
-            "memory",
-            "counters",
-            "compiled_graphs",
-            "findings",
-            "missing",
-        ]
-    ) <= set(document)
+    assert set(KEYS) <= set(document)
     assert document["ledger"]["ops"] == 668
     assert document["ledger"]["methods"]["inherited"]["ops"] == 480
     assert document["idle"]["total_ns"] == 11_090_089
@@ -151,7 +128,7 @@ def test_a_reader_that_leaves_early_is_no_error():
 def test_nothing_appears_beside_the_input(capsys):
     with unpacked() as path:
         before = path.read_bytes()
-        os.chmod(path, 0o444)
+        path.chmod(0o444)
         run(capsys, "analyze", str(path))
         assert path.read_bytes() == before
-        assert [p.name for p in Path(path).parent.iterdir()] == [path.name]
+        assert [p.name for p in path.parent.iterdir()] == [path.name]
