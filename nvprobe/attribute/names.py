@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.attribute.labels import labels
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
 
@@ -39,17 +40,6 @@ STEP_WORDS = (
 )
 """A name whose last word is one of these is step-like: any separator before its number is cut."""
 
-_SEQUENCE, _OPERATOR_ID = ", seq = ", ", op_id = "
-_ATTRIBUTES = (
-    _SEQUENCE,
-    ", stashed seq = ",
-    _OPERATOR_ID,
-    ", sizes = ",
-    ", input_op_ids = ",
-    ", trace_id = ",
-    ", thread_id = ",
-)
-"""What torch's emit_nvtx appends to a name; everything from the first of them on is cut."""
 _WORDS = "|".join(sorted(STEP_WORDS, key=len, reverse=True))
 _STEP_LIKE = rf"(?is)^(?:.*[^a-z])?(?:{_WORDS})$"
 _INDEX_RULES = (
@@ -82,15 +72,9 @@ def clean_names(texts: pa.StringArray, index_rules: Sequence[str] = ()) -> Clean
     ``index_rules`` are regular expressions (RE2) with the groups ``name`` and ``index`` that match
     a whole name; they are tried before the built-in rules. Raises UsageError for one that is not.
     """
-    sequence = _number_after(texts, _SEQUENCE)
-    operator_id = _number_after(texts, _OPERATOR_ID)
-    names = texts
-    for marker in _ATTRIBUTES:
-        tagged = _where(pc.match_substring(names, marker))
-        if len(tagged):
-            names = _replaced(names, tagged, _before(_some(names, tagged), marker))
+    found = labels(texts)
     # Distinct first: 1.5 M emit_nvtx texts are a few hundred names once the attributes are off.
-    coded = names.dictionary_encode()
+    coded = found.names.dictionary_encode()
     code = coded.indices.to_numpy(zero_copy_only=False)
     distinct, number = _split_index(coded.dictionary, tuple(index_rules))
     index = number[code]
@@ -101,8 +85,8 @@ def clean_names(texts: pa.StringArray, index_rules: Sequence[str] = ()) -> Clean
         names=again.dictionary,
         code=code,
         index=index,
-        sequence=sequence,
-        operator_id=operator_id,
+        sequence=found.sequence,
+        operator_id=found.operator_id,
         step_like=step_like.to_numpy(zero_copy_only=False).astype(bool),
     )
 
@@ -140,36 +124,6 @@ def _extract(names: pa.StringArray, rule: str, from_user: bool) -> pa.StructArra
             f"(?P<index>digits) is needed ({str(error).splitlines()[0]})"
         ) from error
     return found
-
-
-def _number_after(texts: pa.StringArray, marker: str) -> Column:
-    """The number that follows the first ``marker`` in each text, -1 where none does."""
-    out = np.full(len(texts), -1, np.int64)
-    tagged = _where(pc.match_substring(texts, marker))
-    if len(tagged):
-        number = _before(_after(_some(texts, tagged), marker), ",")
-        sound = pc.match_substring_regex(number, r"^\d{1,18}$")
-        value = pc.if_else(sound, number, "-1").cast(pa.int64())
-        out[tagged] = value.to_numpy(zero_copy_only=False)
-    return out
-
-
-# Splitting costs a quarter of what a regular expression does.
-
-
-def _before(texts: pa.StringArray, marker: str) -> pa.StringArray:
-    """Each text up to its first ``marker``."""
-    return pc.list_element(pc.split_pattern(texts, marker, max_splits=1), 0)
-
-
-def _after(texts: pa.StringArray, marker: str) -> pa.StringArray:
-    """Each text behind its first ``marker``, which all must have."""
-    return pc.list_element(pc.split_pattern(texts, marker, max_splits=1), 1)
-
-
-def _some(texts: pa.StringArray, rows: Column) -> pa.StringArray:
-    """The texts of ascending rows."""
-    return texts if len(rows) == len(texts) else texts.take(pa.array(rows))
 
 
 def _where(mask: pa.BooleanArray) -> Column:

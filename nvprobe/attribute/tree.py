@@ -68,8 +68,12 @@ def _names(
     """Each range's and captured range's row among the texts in use, and those texts cleaned."""
     used = np.zeros(len(trace.strings) + 1, bool)  # the last one stands for NO_NAME (-1)
     used[ranges.name] = used[captured] = True
+    if 2 * int(used.sum()) > len(used):
+        used[:-1] = True  # copying most of the texts costs more than cleaning the rest too
     row = np.cumsum(used) - 1
-    texts = trace.strings.take(pa.array(np.flatnonzero(used[:-1])))
+    texts = trace.strings
+    if not used[:-1].all():
+        texts = texts.take(pa.array(np.flatnonzero(used[:-1])))
     if used[-1]:
         texts = pa.concat_arrays([texts, pa.array(["(unnamed)"], texts.type)])
     cleaned = clean_names(texts.cast(pa.string()), index_rules)
