@@ -29,6 +29,7 @@ _OTHERS = (
 _MARKERS = (_SEQUENCE, _OPERATOR_ID, *_OTHERS)
 """Everything from the first of them on is no part of the name."""
 _MOST_DIGITS = 18
+_WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class _Bytes:
     """The texts of an Arrow string array one behind the other."""
 
     data: Column
-    """uint8."""
+    """uint8; behind the last text stand ``_WORD`` zeros."""
     begin: Column
     """int64 per text."""
     end: Column
@@ -56,17 +57,23 @@ class _Bytes:
     def starts_with(self, row: Column, at: Column, marker: bytes) -> Column:
         """Bool per row: the text goes on with ``marker`` at byte ``at``."""
         hit = np.flatnonzero(at + len(marker) <= self.end[row])
-        hit = hit[self._words()[at[hit]] == int.from_bytes(marker[:8], "little")]
-        for place in range(8, len(marker)):
+        hit = hit[self.words[at[hit]] == _word(marker)]
+        for place in range(_WORD, len(marker)):
             hit = hit[self.data[at[hit] + place] == marker[place]]
         out = np.zeros(len(row), bool)
         out[hit] = True
         return out
 
-    def _words(self) -> Column:
-        """The eight bytes from each byte on as one number: every marker has as many."""
-        size = max(len(self.data) - 7, 0)
+    @property
+    def words(self) -> Column:
+        """uint64 of the eight bytes from each byte on; every marker has as many."""
+        size = len(self.data) - _WORD + 1
         return np.ndarray(size, "<u8", buffer=self.data, strides=(1,))
+
+
+def _word(marker: bytes) -> int:
+    """The first eight bytes of a marker, as :attr:`_Bytes.words` has them."""
+    return int.from_bytes(marker[:_WORD], "little")
 
 
 def labels(texts: pa.StringArray) -> Labels:
@@ -85,11 +92,11 @@ def labels(texts: pa.StringArray) -> Labels:
 
 def _bytes(texts: pa.StringArray) -> _Bytes:
     _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        nothing = np.zeros(len(texts), np.int64)
-        return _Bytes(np.empty(0, np.uint8), nothing, nothing)
-    borders = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
-    return _Bytes(np.frombuffer(data, np.uint8), borders[:-1], borders[1:])
+    borders = np.zeros(len(texts) + 1, np.int64)
+    if len(texts):
+        borders[:] = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1]
+    used = np.frombuffer(data or b"", np.uint8)[: borders[-1]]
+    return _Bytes(np.concatenate((used, np.zeros(_WORD, np.uint8))), borders[:-1], borders[1:])
 
 
 def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:
@@ -99,9 +106,10 @@ def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:
     row = np.flatnonzero(comma >= 0)
     at = raw.begin[row] + comma[row]
     unknown = np.ones(len(row), bool)
+    words = raw.words[at]
     for marker in _MARKERS:
-        open_ = np.flatnonzero(unknown)
-        hit = open_[raw.starts_with(row[open_], at[open_], marker)]
+        likely = np.flatnonzero(words == _word(marker))
+        hit = likely[raw.starts_with(row[likely], at[likely], marker)]
         cut[row[hit]] = at[hit]
         unknown[hit] = False
     rest = row[unknown]  # a comma that is part of the name
@@ -125,17 +133,22 @@ def _number(raw: _Bytes, row: Column, at: Column, marker: bytes) -> tuple[Column
     hit = np.flatnonzero(raw.starts_with(row, at, marker))
     place, end = at[hit] + len(marker), raw.end[row[hit]]
     begin, value = place.copy(), np.zeros(len(hit), np.int64)
-    reading = place < end
-    for _ in range(_MOST_DIGITS):
-        digit = raw.data[np.minimum(place, end - 1)] - np.uint8(ord("0"))  # no digit: 10 and more
-        reading &= (digit <= 9) & (place < end)
-        if not reading.any():
-            break
-        value = np.where(reading, value * 10 + digit, value)
-        place += reading
+    reading = np.arange(len(hit))
+    for _ in range(0, _MOST_DIGITS, _WORD):
+        letters = raw.words[place[reading]].view(np.uint8).reshape(-1, _WORD)
+        digits = np.ascontiguousarray(letters.T) - np.uint8(ord("0"))  # no digit: 10 and more
+        room, part = (end - place)[reading], value[reading]
+        count, more = np.zeros(len(reading), np.int8), np.ones(len(reading), bool)
+        for column, digit in enumerate(digits):
+            more &= (digit <= 9) & (room > column)
+            part = np.where(more, part * 10 + digit, part)
+            count += more
+        value[reading] = part
+        place[reading] += count
+        reading = reading[more]
     closed = place >= end
     closed[~closed] = raw.data[place[~closed]] == ord(",")
-    sound = closed & (place > begin)
+    sound = closed & (place > begin) & (place <= begin + _MOST_DIGITS)
     out[hit[sound]], after[hit[sound]] = value[sound], place[sound]
     return out, after
 
