@@ -50,6 +50,8 @@ def ledger(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
     """Every op by method or reason; the shares are of GPU time."""
     book = analysis.ledger
     text = Text("Ledger: ", "bold")
+    if not book.total.ops:
+        return text.append("no GPU ops", "")
     text.append(f"{count(book.total.ops, 'op')}, {time(book.total.gpu_ns)} of GPU time", "")
     parts = []
     for method, entry in book.by_method.items():
@@ -88,15 +90,39 @@ def _without_range(analysis: Analysis) -> str:
     return f"; no range was open on {', '.join(names)}"
 
 
+def devices(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Each GPU, where there are several."""
+    use, trace = analysis.devices, analysis.attribution.trace
+    if len(use) < 2:
+        return None
+    table = new_table("Device", "Ops", "Busy", "Busy %", "Idle", "Window")
+    for row, device in enumerate(use.device.tolist()):
+        known = 0 <= device < len(trace.devices)
+        name = trace.text(int(trace.devices.name[device])) if known else None
+        number = int(trace.devices.id[device]) if known else "?"
+        window = int(use.window_ns[row])
+        table.add_row(
+            plain(f"GPU {number}{f' {name}' if name else ''}"),
+            f"{int(use.ops[row]):,}",
+            time(int(use.busy_ns[row])),
+            percent(int(use.busy_ns[row]), window),
+            time(int(use.idle_ns[row])),
+            time(window),
+        )
+    return table
+
+
 def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
     """The ranges with what belongs to each."""
     nodes, more = visible_tree(analysis, view)
     if not nodes:
         return None
     quantities, total = analysis.ranges, analysis.ledger.total.gpu_ns
-    names = ["Range", "Calls", "Wall", "GPU", "GPU %"]
-    names += ["Self GPU", "Busy"] if width >= _WIDE else []
-    names += ["Ops", "Span"] if width >= _WIDER else []
+    names = ["Range", "Calls", "Wall", "Self wall"]
+    if total:
+        names = ["Range", "Calls", "Wall", "GPU", "GPU %"]
+        names += ["Self GPU", "Busy"] if width >= _WIDE else []
+        names += ["Ops", "Span"] if width >= _WIDER else []
     table = new_table(*names)
     paths = analysis.attribution.paths
     for node in nodes:
@@ -106,6 +132,7 @@ def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
         cells = {
             "Calls": f"{int(quantities.calls[row]):,}",
             "Wall": time(int(quantities.wall_ns[row])),
+            "Self wall": time(int(quantities.self_wall_ns[row])),
             "GPU": time(gpu) if quantities.ops[row] else "·",
             "GPU %": percent(gpu, total) if quantities.ops[row] else "·",
             "Self GPU": time(int(quantities.gpu_self_ns[row])) if gpu else "·",
@@ -167,12 +194,11 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
 
 
 def _bytes(number: int) -> str:
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            value = number / size
+            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
+    return f"{number} B"
 
 
 def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:

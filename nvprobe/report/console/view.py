@@ -88,6 +88,8 @@ def _sort_value(analysis: Analysis, sort: str) -> Column:
     table = analysis.ranges
     if sort == "order":
         return -table.order
+    if sort == "gpu" and not table.gpu_ns.any():
+        sort = "wall"
     values = getattr(table, SORTS[sort])
     if values is None:
         return np.zeros(len(table), np.int64)
