@@ -106,7 +106,7 @@ def _work(attribution: Attribution, process: Column, start: Column, end: Column)
     gpu = sums(step, attribution.duration[op], size)
     kept = attribution.valid[op]
     step, op = step[kept], op[kept]
-    devices = len(attribution.trace.devices) + 1
+    devices = int(ops.device.max(initial=-1)) + 2
     busy = union_length(
         step * devices + ops.device[op] + 1, ops.start[op], ops.end[op], size * devices
     )

@@ -66,7 +66,7 @@ def visible_tree(analysis: Analysis, view: TreeView) -> tuple[list[Node], int]:
     shown[best] = True
     if view.pattern is not None or view.kinds:
         _add_ancestors(paths, shown, best)
-    return _walk(paths, shown, value, view.depth), len(wanted) - len(best)
+    return _walk(paths, shown, value), len(wanted) - len(best)
 
 
 def _chosen(analysis: Analysis, view: TreeView) -> Column:
@@ -104,7 +104,7 @@ def _add_ancestors(paths: PathTable, shown: Column, rows: Column) -> None:
         above = paths.parent[above]
 
 
-def _walk(paths: PathTable, shown: Column, value: Column, depth: int | None) -> list[Node]:
+def _walk(paths: PathTable, shown: Column, value: Column) -> list[Node]:
     """Shown rows in tree order; a row below a hidden one hangs on the nearest shown one."""
     children: dict[int, list[int]] = {}
     for row in np.flatnonzero(shown).tolist():
@@ -112,11 +112,14 @@ def _walk(paths: PathTable, shown: Column, value: Column, depth: int | None) -> 
         while parent >= 0 and not shown[parent]:
             parent = int(paths.parent[parent])
         children.setdefault(parent, []).append(row)
+
+    def greatest_last(rows: list[int]) -> list[int]:
+        return sorted(rows, key=lambda row: (-value[row], row), reverse=True)
+
     nodes: list[Node] = []
-    stack = [(row, 0) for row in sorted(children.get(-1, []), key=lambda r: value[r])]
+    stack = [(row, 0) for row in greatest_last(children.get(-1, []))]
     while stack:
         row, level = stack.pop()
         nodes.append(Node(row, level))
-        below = sorted(children.get(row, []), key=lambda r: value[r])
-        stack.extend((child, level + 1) for child in below)
+        stack.extend((child, level + 1) for child in greatest_last(children.get(row, [])))
     return nodes

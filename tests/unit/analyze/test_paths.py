@@ -20,7 +20,7 @@ def path_tuples(paths) -> list[tuple[str, ...]]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(traces())
 def test_quantities_are_the_oracles(trace):
     attribution = attribute(trace)
@@ -42,7 +42,7 @@ def test_quantities_are_the_oracles(trace):
         assert table.gpu_span_ns[row] == spans[path] + sum(map(oracle.span, replayed))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(traces())
 def test_walk_order_is_depth_first(trace):
     paths = attribute(trace).paths

@@ -1,0 +1,121 @@
+"""Kernels, devices, steps and doubts on random traces, counted the slow way."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given, settings
+
+from nvprobe.analyze.devices import device_use
+from nvprobe.analyze.kernels import copies, kernels, suspect_ops
+from nvprobe.analyze.records import lost_launches
+from nvprobe.analyze.steps import steps
+from nvprobe.attribute import attribute
+from tests.analysis_oracle import AnalysisOracle
+from tests.oracle import STEP_WORDS
+from tests.random_traces import traces
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_devices_are_busy_or_idle_between_first_and_last_op(trace):
+    table, oracle = device_use(attribute(trace)), AnalysisOracle(trace)
+    found = {
+        int(device): (int(busy), int(idle), int(window))
+        for device, busy, idle, window in zip(
+            table.device, table.busy_ns, table.idle_ns, table.window_ns, strict=True
+        )
+    }
+    expected = {}
+    for device in {int(d) for d in trace.ops.device}:
+        ops = [op for op in range(len(trace.ops)) if trace.ops.device[op] == device]
+        times = [t for t in map(oracle.interval, ops) if t]
+        if times:
+            window = oracle.span(ops)
+            expected[device] = (oracle.busy(ops), window - oracle.busy(ops), window)
+    assert found == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_kernels_and_copies_hold_every_op_once(trace):
+    attribution = attribute(trace)
+    doubtful = suspect_ops(trace.ops, attribution.valid)
+    work, moved = kernels(attribution, doubtful), copies(attribution)
+    assert int(work.ops.sum() + moved.ops.sum()) == len(trace.ops)
+    assert int(work.gpu_ns.sum() + moved.gpu_ns.sum()) == int(attribution.duration.sum())
+    assert int(work.suspect_ops.sum()) <= int(doubtful.sum())
+    trusted = (work.gpu_ns - work.suspect_ns).tolist()
+    assert trusted == sorted(trusted, reverse=True)
+    for row, kind in enumerate(work.kind.tolist()):
+        mine = [op for op in range(len(trace.ops)) if trace.ops.kind[op] == kind]
+        by_owner: dict[int, int] = {}
+        for op in mine:
+            owner = int(attribution.owner[op])
+            by_owner[owner] = by_owner.get(owner, 0) + int(attribution.duration[op])
+        assert work.top_path_ns[row] == max(by_owner.values())
+        assert by_owner[int(work.top_path[row])] == work.top_path_ns[row]
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_an_op_is_suspect_if_its_successor_comes_and_goes(trace):
+    attribution = attribute(trace)
+    found = suspect_ops(trace.ops, attribution.valid).tolist()
+    ops = trace.ops
+    rows = [
+        op
+        for op in range(len(ops))
+        if attribution.valid[op] and ops.graph_node[op] == 0 and ops.kind[op] != 3
+    ]
+    for op in rows:
+        key = (ops.process[op], ops.device[op])
+        later = [o for o in rows if (ops.process[o], ops.device[o]) == key]
+        later = [o for o in later if (ops.start[o], o) > (ops.start[op], op)]
+        follower = min(later, key=lambda o: (ops.start[o], o), default=None)
+        expected = (
+            follower is not None
+            and ops.start[op] < ops.start[follower] < ops.end[follower] < ops.end[op]
+        )
+        assert found[op] == expected
+
+
+def is_step(name: str) -> bool:
+    return re.split(r"[^A-Za-z]", name)[-1].lower() in STEP_WORDS
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(crossing=False))
+def test_steps_own_what_was_called_for_in_them(trace):
+    attribution, oracle = attribute(trace), AnalysisOracle(trace)
+    table = steps(attribution, lost_launches(attribution))
+    expected = {}
+    for thread in oracle.oracle.initiating.values():
+        for r in oracle.oracle.ranges:
+            if r[0] != thread or not is_step(r[4]) or oracle.folded(r):
+                continue
+            above = [x for x in oracle.oracle.open_ranges(thread, r[1]) if x[3] != r[3]]
+            order = (r[1], r[1] - r[2], r[3])
+            if r[2] > r[1]:
+                above = [x for x in above if (x[1], x[1] - x[2], x[3]) < order]
+            if any(is_step(x[4]) for x in above):
+                continue
+            process = oracle.oracle.process[thread]
+            ops = [
+                op
+                for op in range(len(trace.ops))
+                if (call := oracle.call_of(op))
+                and oracle.oracle.process[call[1]] == process
+                and r[1] <= call[2] < r[2]
+            ]
+            expected[r[3]] = (r[2] - r[1], len(ops), oracle.gpu(ops), oracle.busy(ops))
+    found = {
+        int(table.range[row]): (
+            int(table.wall_ns[row]),
+            int(table.ops[row]),
+            int(table.gpu_ns[row]),
+            int(table.gpu_busy_ns[row]),
+        )
+        for row in range(len(table))
+    }
+    assert found == expected
