@@ -273,6 +273,7 @@ SECTIONS = (
     verdict,
     findings,
     ledger,
+    devices,
     tree,
     waits.idle,
     waits.syncs,

@@ -147,4 +147,3 @@ def left_behind(mark: str) -> list[tuple[int, str]]:
         if mark.encode() in environ:
             found.append((int(entry.name), words))
     return found
-
