@@ -122,10 +122,9 @@ def planted_copy(steps: int, kernel: Callable[[], None]) -> dict[str, int]:
 def planted_loader(steps: int, kernel: Callable[[], None]) -> dict[str, int]:
     """The GPU has finished when the loader begins, and waits for all of it."""
     loading = [0]
-    for step in range(steps):
+    for _ in range(steps):
         torch.cuda.synchronize()
-        # Before the first kernel of the plant nothing is idle because of it.
-        with Range("data"), on_host_clock(loading if step else [0]):
+        with Range("data"), on_host_clock(loading):
             time.sleep(LOADER_MS / 1e3)
         kernel()
     torch.cuda.synchronize()
