@@ -7,7 +7,9 @@ module
 * by the sidecar's module calls: the innermost call with ``first <= n < last``;
 * without them by the operators' names: the *last* forward operator that carries n.
 
-AccumulateGrad has no number and takes the numbered node before it on its thread.
+AccumulateGrad has no number and takes the numbered node before it on its thread. So does what the
+engine launches between nodes: summing a gradient to its shape and adding gradients that meet, both
+done with the results of the node that has just run.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ from nvprobe.trace import NO_ROW, Column
 
 __all__ = ["BackwardNodes", "backward_nodes", "module_of_sequence"]
 
-_ACCUMULATE = "AccumulateGrad"
-
 
 @dataclass(frozen=True, slots=True)
 class BackwardNodes:
@@ -36,7 +36,7 @@ class BackwardNodes:
     sequence: Column
     """int64 sequence number of its node, or of the node before; -1 unknown."""
     borrowed: Column
-    """bool: the number is that of the node before (AccumulateGrad)."""
+    """bool: the number is that of the node before."""
 
 
 def backward_nodes(attribution: Attribution) -> BackwardNodes:
@@ -54,9 +54,7 @@ def backward_nodes(attribution: Attribution) -> BackwardNodes:
     query, position = nesting.open_chains(last, time)
     row = nesting.row[position]
     own = _first_of_query(query, attribution.tree.sequence[row], len(op))
-    accumulating = np.zeros(len(op), bool)
-    accumulating[query[_accumulates(attribution, row)]] = True
-    borrowed = (own < 0) & accumulating
+    borrowed = own < 0
     before = _number_before(attribution)
     known = borrowed & (last >= 0)
     own[known] = before[last[known]]
@@ -69,17 +67,6 @@ def _first_of_query(query: Column, values: Column, queries: int) -> Column:
     good = np.flatnonzero(values >= 0)[::-1]
     out[query[good]] = values[good]  # the outermost is written last
     return out
-
-
-def _accumulates(attribution: Attribution, row: Column) -> Column:
-    """Bool per range row: an AccumulateGrad node."""
-    trace = attribution.trace
-    assert trace.ranges is not None
-    name = trace.ranges.name[row]
-    used = np.unique(name[name >= 0])
-    texts = trace.texts(used)
-    hits = [int(u) for u, text in zip(used, texts, strict=True) if _ACCUMULATE in (text or "")]
-    return np.isin(name, hits)
 
 
 def _number_before(attribution: Attribution) -> Column:

@@ -179,7 +179,7 @@ class ModuleMethod(IntEnum):
     SEQUENCE = 1
     """The module call that made the autograd node with its sequence number."""
     PREVIOUS_NODE = 2
-    """A node without a number (AccumulateGrad): the numbered node before it on its thread."""
+    """AccumulateGrad and the engine's own work: the numbered node before on its thread."""
     MANIFEST = 3
     """The kernel manifest of its compiled graph."""
     INDISTINGUISHABLE = 4

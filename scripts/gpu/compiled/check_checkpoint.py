@@ -4,6 +4,8 @@
 from prelude import *
 from torch.utils.checkpoint import checkpoint
 
+torch.use_deterministic_algorithms(True, warn_only=True)  # embedding's backward adds atomically
+
 
 class Checkpointed(Net):
     reentrant = False

@@ -16,7 +16,7 @@ VERDICTS["replayed with the id of a capture"] = bool(replays) and {
     r.split()[-1] for r in replays
 } <= {c.split()[-1] for c in captures}
 inside = [p for p, _ in RANGES if p.split("/")[-1].startswith("cudagraph")]
-VERDICTS["inside the graph's range"] = all("graph 0:0" in p for p in inside)
+VERDICTS["inside the graph's range"] = all("/graph " in f"/{p}" for p in inside)
 lot = lines("cudagraph")
 VERDICTS["captures in the sidecar"] = len(lot) == len(captures)
 for p in net.parameters():  # new addresses of the weights: the graphs are recorded anew

@@ -3,6 +3,8 @@
 # ruff: noqa: F403, F405
 from prelude import *
 
+torch.use_deterministic_algorithms(True, warn_only=True)  # embedding's backward adds atomically
+
 net = Net().to(DEVICE)
 step = training(net, torch.compile(net, fullgraph=True))
 ids = data()

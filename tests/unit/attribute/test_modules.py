@@ -348,14 +348,15 @@ def test_sidecar_numbers_accumulate_grad_and_recomputation():
         ModuleMethod.SEQUENCE,  # ReluBackward0, seq 9: only the outer call made it
         ModuleMethod.PREVIOUS_NODE,
         ModuleMethod.RANGE,  # recomputation inside a node, with its own module range
-        ModuleMethod.NO_MODULE,  # between nodes
+        ModuleMethod.PREVIOUS_NODE,  # the engine itself, after ReluBackward0
     ]
-    assert [set(shares_of(table, op)) for op in range(5)] == [
+    assert [set(shares_of(table, op)) for op in range(6)] == [
         {("blocks.0.fc", None, Phase.BACKWARD)},
         {("blocks.0.fc", None, Phase.BACKWARD)},
         {("blocks.0", None, Phase.BACKWARD)},
         {("blocks.0", None, Phase.BACKWARD)},
         {("blocks.0.fc", None, Phase.RECOMPUTE)},
+        {("blocks.0", None, Phase.BACKWARD)},
     ]
 
 
