@@ -19,12 +19,6 @@ from tests.conftest import CORPUS, ROOT
 CASES = CORPUS / "cases"
 
 WAITING = {
-    "k01": "overlap",
-    "k04": "idle causes and syncs",
-    "n10": "syncs",
-    "n11": "idle causes",
-    "n12": "idle causes and syncs",
-    "n23": "overlap and kernel classes",
     "n25": "nvprobe redact",
     "n28": "modules",
     "n31": "nvprobe compare",
