@@ -32,7 +32,10 @@ def test_every_command_and_json_key_is_documented(capsys):
         document = json.loads(capsys.readouterr().out)
     for key in document:
         assert f"`{key}" in page, f"docs/cli.tail.md does not mention {key}"
-    for name in ("ranges", "kernels", "copies", "steps", "spans", "devices", "sources"):
+    for name in (
+        *("ranges", "kernels", "copies", "steps", "spans", "devices", "sources"),
+        *("syncs", "host", "findings"),
+    ):
         for key in document[name][0] if document[name] else ():
             assert f"`{key}`" in page, f"docs/cli.tail.md does not mention {name}[].{key}"
 

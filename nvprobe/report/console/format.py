@@ -15,6 +15,8 @@ __all__ = ["count", "kernel_name", "left_cut", "percent", "plain", "time"]
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
 
+_WRAPPER = re.compile(r"^Kernel2?<(\w+)>.*")
+
 
 def plain(text: str | None, style: str = "") -> Text:
     """Untrusted text: no markup, no control characters, one line."""
@@ -29,8 +31,8 @@ def left_cut(text: str | None, width: int) -> Text:
 
 
 def kernel_name(name: str | None) -> Text:
-    """A demangled kernel name without the namespaces that all of them have."""
-    return plain(_NOISE.sub("", name) if name else None)
+    """A demangled kernel name without what all of them have: namespaces, CUTLASS's wrapper."""
+    return plain(_WRAPPER.sub(r"\1", _NOISE.sub("", name)) if name else None)
 
 
 def time(ns: int) -> str:
