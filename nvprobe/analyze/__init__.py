@@ -17,6 +17,7 @@ from nvprobe.analyze.missing import missing
 from nvprobe.analyze.model import Analysis
 from nvprobe.analyze.ranges import path_quantities
 from nvprobe.analyze.records import lost_launches
+from nvprobe.analyze.snapshot import snapshot_peaks
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
@@ -27,12 +28,13 @@ from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
 from nvprobe.attribute.model import Attribution
 from nvprobe.callable_room import make_callable
+from nvprobe.load.memory_snapshot import MemorySnapshot
 
 __all__ = ["Analysis", "analyze"]
 
 
-def analyze(attribution: Attribution) -> Analysis:
-    """Everything that a report shows of one run.
+def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) -> Analysis:
+    """Everything that a report shows of one run; ``snapshot``: a torch memory snapshot of it.
 
     Look-ups of open paths may add paths to the attribution, so analyses that look up go before
     ``path_quantities``, whose rows are those of ``attribution.paths``. Raises LedgerError if the
@@ -44,6 +46,7 @@ def analyze(attribution: Attribution) -> Analysis:
     devices = device_use(attribution)
     evidence = gather(attribution, step_rows, devices, lost, suspect)
     found = findings(evidence)
+    peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     kernel_rows = kernels(attribution, suspect)
@@ -62,6 +65,8 @@ def analyze(attribution: Attribution) -> Analysis:
         missing=missing(attribution, step_rows),
         waits=evidence.waits,
         memory=evidence.memory,
+        snapshot=snapshot,
+        snapshot_peaks=peaks,
         counters=counter_use(attribution),
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),

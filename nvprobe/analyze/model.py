@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from nvprobe.analyze.counters import CounterUse
     from nvprobe.analyze.findings.model import Finding
     from nvprobe.analyze.memory import Memory
+    from nvprobe.analyze.snapshot import SnapshotPeak
     from nvprobe.analyze.traits import KernelTraits
     from nvprobe.analyze.waits import Waits
     from nvprobe.analyze.work import PathWork
+    from nvprobe.load.memory_snapshot import MemorySnapshot
 
 __all__ = [
     "UNKNOWN",
@@ -196,6 +198,9 @@ class Analysis:
     compiled_graphs: Any = None
     findings: tuple[Finding, ...] | None = None
     """Ranked by what they save."""
+    snapshot: MemorySnapshot | None = None
+    """A torch memory snapshot given beside the capture."""
+    snapshot_peaks: tuple[SnapshotPeak, ...] = ()
     traits: KernelTraits | None = None
     """Aligned with ``kernels``."""
     work: PathWork | None = None

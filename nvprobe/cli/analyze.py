@@ -24,6 +24,12 @@ __all__ = ["command"]
     metavar="REGEX",
     help="Take a number off range names: groups (?P<name>...) and (?P<index>...) (repeatable).",
 )
+@click.option(
+    "--memory-snapshot",
+    type=click.Path(),
+    metavar="PICKLE",
+    help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
+)
 @output_options
 @common_options
 @click.pass_obj
@@ -32,6 +38,7 @@ def command(
     /,
     inputs: tuple[str, ...],
     index_rules: tuple[str, ...],
+    memory_snapshot: str | None,
     **options: Any,
 ) -> None:
     """Say where the GPU time of a capture goes, and why.
@@ -44,5 +51,11 @@ def command(
 
     selection = selection_of(options)
     chosen = tree_view(**options)
-    analysis = analysis_of(settings, inputs, index_rules=index_rules, selection=selection)
+    analysis = analysis_of(
+        settings,
+        inputs,
+        index_rules=index_rules,
+        selection=selection,
+        memory_snapshot=memory_snapshot,
+    )
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")

@@ -21,6 +21,7 @@ def analysis_of(
     *,
     index_rules: Sequence[str] = (),
     selection: Selection | None = None,
+    memory_snapshot: str | None = None,
 ) -> Analysis:
     """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
@@ -28,6 +29,11 @@ def analysis_of(
         from nvprobe.attribute.together import load
 
         trace = load(*inputs)
+        snapshot = None
+        if memory_snapshot is not None:
+            from nvprobe.load.memory_snapshot import load_memory_snapshot
+
+            snapshot = load_memory_snapshot(memory_snapshot)
         stage("attributing")
         from nvprobe.analyze.selection import Selection, select
 
@@ -35,4 +41,4 @@ def analysis_of(
         stage("analysing")
         from nvprobe.analyze import analyze
 
-        return analyze(attribution)
+        return analyze(attribution, snapshot)

@@ -135,10 +135,11 @@ def _averages(table: Averages) -> list[Row]:
 
 def memory(analysis: Analysis) -> Row | None:
     """Memory by device, step and path; null where no allocation was recorded."""
-    use = analysis.memory
+    use, snapshot = analysis.memory, _snapshot(analysis)
     if use is None:
-        return None
+        return None if snapshot is None else {"snapshot": snapshot}
     return {
+        "snapshot": snapshot,
         "from_zero": use.from_zero,
         "devices": _memory_devices(analysis, use),
         "steps": [
@@ -155,6 +156,40 @@ def memory(analysis: Analysis) -> Row | None:
         "paths": [
             {"path": analysis.attribution.paths.text(path), **row}
             for path, row in zip(use.paths.path.tolist(), _path_memory(use), strict=True)
+        ],
+    }
+
+
+def _snapshot(analysis: Analysis) -> Row | None:
+    """Who held memory at the peak of the snapshot, by line and path."""
+    snapshot, paths = analysis.snapshot, analysis.attribution.paths
+    if snapshot is None:
+        return None
+    return {
+        "file": snapshot.file,
+        "segments_taken": snapshot.segments_taken,
+        "segments_returned": snapshot.segments_returned,
+        "out_of_memory": snapshot.out_of_memory,
+        "devices": [
+            {
+                "device": peak.device,
+                "peak_bytes": peak.peak_bytes,
+                "end_bytes": peak.end_bytes,
+                "reserved_bytes": peak.reserved_bytes,
+                "holders": [
+                    {
+                        "line": snapshot.lines[line] or None,
+                        "path": paths.text(path) if path >= 0 else None,
+                        "bytes": size,
+                        "passing_bytes": passing,
+                        "allocations": count,
+                    }
+                    for line, path, size, passing, count in zip(
+                        *(c.tolist() for c in peak.holders.columns().values()), strict=True
+                    )
+                ],
+            }
+            for peak in analysis.snapshot_peaks
         ],
     }
 

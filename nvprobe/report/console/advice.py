@@ -8,12 +8,13 @@ from rich.text import Text
 
 from nvprobe.analyze.findings import Finding
 from nvprobe.analyze.model import Analysis
-from nvprobe.report.console.format import percent, plain, time
+from nvprobe.report.console.format import percent, plain, size, time
 from nvprobe.report.console.view import TreeView
 
-__all__ = ["findings"]
+__all__ = ["findings", "memory_peak"]
 
 _STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
+_HOLDERS = 8
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 
@@ -28,6 +29,26 @@ def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
         Text("Findings", "bold"),
         *(_one(number, one, window) for number, one in enumerate(found, 1)),
     )
+
+
+def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Who held memory at the peak of a snapshot; what is passing there can be checkpointed."""
+    snapshot = analysis.snapshot
+    if snapshot is None:
+        return None
+    lines: list[RenderableType] = []
+    for peak in analysis.snapshot_peaks:
+        head = f"Memory at the peak of GPU {peak.device}: {size(peak.peak_bytes)} allocated"
+        lines.append(Text(head, "bold"))
+        holders = peak.holders
+        for row in range(min(_HOLDERS, len(holders))):
+            where = snapshot.lines[int(holders.line[row])] or "origin not recorded"
+            text = f"{size(int(holders.bytes[row]))}  {plain(where).plain}"
+            passing = int(holders.passing_bytes[row])
+            if passing * 2 > int(holders.bytes[row]):
+                text += "  (passing: activation checkpointing would free it)"
+            lines.append(Padding(Text(text), (0, 0, 0, 3)))
+    return Group(*lines)
 
 
 def _one(number: int, finding: Finding, window: int) -> RenderableType:

@@ -10,7 +10,7 @@ from nvprobe.analyze.model import UNKNOWN
 from nvprobe.analyze.summary import duration
 from nvprobe.load.faults import printable
 
-__all__ = ["count", "kernel_name", "left_cut", "percent", "plain", "time"]
+__all__ = ["count", "kernel_name", "left_cut", "percent", "plain", "size", "time"]
 
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
@@ -48,3 +48,12 @@ def percent(part: int, whole: int) -> str:
 def count(number: int, noun: str) -> str:
     """``1 step``, ``1,204 steps``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(number: int) -> str:
+    """Bytes with three significant digits: ``1.25 GB``."""
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= scale:
+            value = number / scale
+            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
+    return f"{number} B"

@@ -11,8 +11,16 @@ from rich.text import Text
 from nvprobe.analyze.model import Analysis
 from nvprobe.attribute.model import Method
 from nvprobe.report.console import waits
-from nvprobe.report.console.advice import findings
-from nvprobe.report.console.format import count, kernel_name, left_cut, percent, plain, time
+from nvprobe.report.console.advice import findings, memory_peak
+from nvprobe.report.console.format import (
+    count,
+    kernel_name,
+    left_cut,
+    percent,
+    plain,
+    size,
+    time,
+)
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView, visible_tree
 
@@ -185,20 +193,12 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
         table.add_row(
             plain(name),
             f"{int(table_.ops[row]):,}",
-            _bytes(int(table_.bytes[row])),
+            size(int(table_.bytes[row])),
             time(int(table_.gpu_ns[row])),
             percent(int(table_.gpu_ns[row]), total),
             left_cut(paths.text(path) if path >= 0 else None, room),
         )
     return table
-
-
-def _bytes(number: int) -> str:
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= size:
-            value = number / size
-            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
-    return f"{number} B"
 
 
 def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
@@ -272,6 +272,7 @@ def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
 SECTIONS = (
     verdict,
     findings,
+    memory_peak,
     ledger,
     devices,
     tree,
