@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nvprobe.analyze import analyze
+from nvprobe.attribute import attribute
 from nvprobe.errors import InputError
 from nvprobe.load import Format, load, sniff
+from nvprobe.report.tables import to_json
 from tests.unit.load.same import differences
 
 
@@ -49,6 +53,16 @@ def test_parquet_and_sqlite_are_the_same_trace(folder: Path, tmp_path: Path) -> 
     assert columnar.ops is not None
     assert len(columnar.ops) == 413 + 32 + 51
     assert columnar.sources[0].product_version == plain.sources[0].product_version
+
+
+def test_parquet_and_sqlite_give_the_same_document(folder: Path, tmp_path: Path) -> None:
+    documents = []
+    for path in (folder, to_sqlite(folder, tmp_path / "same.sqlite")):
+        document = json.loads(to_json(analyze(attribute(load(path)))))
+        del document["sources"]
+        documents.append(document)
+    assert documents[0] == documents[1]
+    assert documents[0]["ledger"]["ops"] == 496
 
 
 @pytest.mark.parametrize("stream", [False, True])
