@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.analyze.lines import NO_LINE
+from nvprobe.analyze.sources import OpLines
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column
 
@@ -55,6 +57,8 @@ class OperatorTable:
     """JSON text (``[[2048, 512], [512]]``)."""
     paths: list[str]
     """Texts of the rows' top paths."""
+    sources: list[str | None]
+    """The line of the user's code behind most of each row's time, where frames are known."""
 
     def records(self) -> list[dict[str, Any]]:
         """The table as JSON rows."""
@@ -64,12 +68,20 @@ class OperatorTable:
         numbers = ("calls", "cpu_ns", "self_cpu_ns", "ops", "gpu_ns", "gpu_self_ns")
         columns = [getattr(rows, number).tolist() for number in numbers]
         return [
-            {"name": name, "shapes": shape, **dict(zip(numbers, values, strict=True)), "path": path}
-            for name, shape, path, *values in zip(names, shapes, self.paths, *columns, strict=True)
+            {
+                "name": name,
+                "shapes": shape,
+                **dict(zip(numbers, values, strict=True)),
+                "path": path,
+                "source": source,
+            }
+            for name, shape, path, source, *values in zip(
+                names, shapes, self.paths, self.sources, *columns, strict=True
+            )
         ]
 
 
-def operator_table(attribution: Attribution) -> OperatorTable | None:
+def operator_table(attribution: Attribution, lines: OpLines) -> OperatorTable | None:
     """All operators; None where the trace has none."""
     ranges = attribution.trace.ranges if attribution.trace.ranges is not None else Ranges.empty()
     chosen = np.flatnonzero(_is_operator(attribution) & ~attribution.tree.folded)
@@ -97,10 +109,13 @@ def operator_table(attribution: Attribution) -> OperatorTable | None:
     }
     codes = _names_of(attribution)[chosen[first]]
     table = OperatorRows(name=codes, shapes=shape[chosen[first]], **columns)
-    table = table.take(np.lexsort((-table.cpu_ns, -table.gpu_ns)))
+    order = np.lexsort((-table.cpu_ns, -table.gpu_ns))
+    table = table.take(order)
+    sources = _sources(key[row[once]], lines.line[op[once]], duration[once], keys)[order]
     paths = attribution.paths.texts()
     tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
-    return OperatorTable(table, attribution.names.names, texts, tops)
+    told = [lines.text(source) for source in sources.tolist()]
+    return OperatorTable(table, attribution.names.names, texts, tops, told)
 
 
 def operators_of_ops(attribution: Attribution) -> Column:
@@ -240,6 +255,12 @@ def _top(key: Column, path: Column, gpu: Column, host: Column, keys: int) -> Col
     out = np.full(keys, NO_ROW, np.int32)
     out[key[first[order]]] = path[first[order]]  # the last one of a key, its largest, stays
     return out
+
+
+def _sources(key: Column, line: Column, duration: Column, keys: int) -> Column:
+    """Per key, the line with the largest sum of GPU time, ``NO_LINE`` where none is known."""
+    known = line != NO_LINE
+    return _top(key[known], line[known], duration[known], duration[known], keys)
 
 
 def _sums(group: Column, values: Column, groups: int) -> Column:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nvprobe.analyze.operators import operators_of_ops
+from nvprobe.analyze.sources import op_lines
 from nvprobe.attribute import attribute, ledger
 from nvprobe.attribute.align import clock_offset
 from nvprobe.attribute.sequence import match_kernels
@@ -71,7 +72,7 @@ def test_one_process_under_both() -> None:
     attribution = attribute(trace)
     book = ledger(attribution)
     assert book.total.gpu_ns == ledger(attribute(load_one(NSYS / "eager_kcpu.sqlite"))).total.gpu_ns
-    carried = operators_of_ops(attribution) >= 0
+    carried = (operators_of_ops(attribution) >= 0) & (op_lines(attribution).line >= 0)
     assert attribution.duration[carried].sum() >= 0.99 * book.total.gpu_ns
     assert not attribution.open.nesting.crossing.any()
     paths = attribution.paths.texts()
