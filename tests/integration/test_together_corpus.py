@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import nvprobe
 from nvprobe.analyze.operators import operators_of_ops
 from nvprobe.analyze.sources import op_lines
 from nvprobe.attribute import attribute, ledger
@@ -67,7 +68,7 @@ def test_other_processes_share_no_clock() -> None:
 
 
 def test_one_process_under_both() -> None:
-    trace = load(NSYS / "eager_kcpu.sqlite", KINETO / "eager_kcpu.json.gz")
+    trace = nvprobe.load(NSYS / "eager_kcpu.sqlite", KINETO / "eager_kcpu.json.gz")
     assert trace.clock.kind == "shared"
     attribution = attribute(trace)
     book = ledger(attribution)
