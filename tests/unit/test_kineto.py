@@ -253,6 +253,20 @@ def test_gzip_under_any_name_and_in_members(tmp_path: Path) -> None:
     assert len(load_kineto(write(tmp_path, two)).ops) == 2
 
 
+def test_a_damaged_key_of_the_event_list(tmp_path: Path) -> None:
+    text = document(*EVENTS).replace('"traceEvents"', '"traceEv', 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert len(trace.ops) == 2
+    assert trace.origin_ns == BASE + 1_000_000_000
+
+
+def test_times_beyond_int64_are_no_times(tmp_path: Path) -> None:
+    for bad in ("1e300", "99999999999999999999999"):
+        odd = event("kernel", "k", bad, device=0, stream=7, correlation=9)
+        trace = load_kineto(write(tmp_path, document(*EVENTS, odd)))
+        assert sorted(trace.ops.start.tolist())[0] == 0
+
+
 def test_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
     text, starts = small_trace(4000)
     packed = bytearray(gzip.compress(text.encode(), 6))
