@@ -33,6 +33,12 @@ from nvprobe.version import __version__
 __all__ = ["Outcome", "dry_run", "launch"]
 
 
+_ATTEMPTS = 3
+_TRANSIENT = re.compile("Agent launcher failed|Connection reset")
+"""What nsys says where it did not get to start the program and may the next time: on a machine
+under load its agent takes longer to come up than it waits."""
+
+
 @dataclass
 class Outcome:
     """A finished launch: the program's exit code and what was kept of it."""
@@ -156,15 +162,18 @@ class _Run:
         environ = {**os.environ, **plan.environ(self.folder, temporary)}
         if plan.nsys is None:
             return run_alone(plan.target.argv, environ)
-        ending = run_under_nsys(
-            lambda command: plan.nsys_argv(self.folder, command),
-            plan.target.argv,
-            environ,
-            temporary,
-            self.options.timeouts,
-        )
-        if ending.code is not None or ending.interrupted:
-            return ending
+        for _attempt in range(_ATTEMPTS):
+            ending = run_under_nsys(
+                lambda command: plan.nsys_argv(self.folder, command),
+                plan.target.argv,
+                environ,
+                temporary,
+                self.options.timeouts,
+            )
+            if ending.code is not None or ending.interrupted:
+                return ending
+            if not _TRANSIENT.search(_last_words(temporary / LOG)):
+                break
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)
