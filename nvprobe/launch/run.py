@@ -23,6 +23,7 @@ from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.overhead import Overhead, WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
+from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
 from nvprobe.launch.target import Target, resolve
 from nvprobe.launch.verify import DISK_FULL, collect, export_report, never_opened
@@ -35,8 +36,8 @@ __all__ = ["Outcome", "dry_run", "launch"]
 
 _ATTEMPTS = 3
 _TRANSIENT = re.compile("Agent launcher failed|Connection reset")
-"""What nsys says where it did not get to start the program and may the next time: on a machine
-under load its agent takes longer to come up than it waits."""
+"""What nsys says where it did not get to start the program and may the next time: its agent came
+up too late on a machine under load, or waited for a lock that a killed one held."""
 
 
 @dataclass
@@ -174,6 +175,7 @@ class _Run:
                 return ending
             if not _TRANSIENT.search(_last_words(temporary / LOG)):
                 break
+            clear_stale_locks()
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)
