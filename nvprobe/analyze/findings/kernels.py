@@ -75,6 +75,7 @@ def fp32_products(evidence: Evidence) -> Iterator[Finding]:
     most = int((spent * (1 - 1 / gain[ops.device[rows]])).sum())
     yield Finding(
         id="fp32_gemm",
+        ops=rows,
         title=f"Matrix products in {_place(evidence, path)} run in FP32, off the tensor cores",
         path=path,
         sources=(),
@@ -113,6 +114,7 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
         id="unfused_attention",
+        ops=rows,
         title=f"Attention in {_place(evidence, path)} is not fused: scores, softmax and values "
         "are kernels of their own",
         path=path,
@@ -185,6 +187,7 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
         id="elementwise_chain",
+        ops=rows,
         title=f"Chains of elementwise and norm kernels in {_place(evidence, path)}: "
         f"{len(rows)} kernels in {len(low)} chains",
         path=path,
@@ -239,6 +242,7 @@ def one_kernel(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, _by_path(evidence, op[rows]))
     yield Finding(
         id="kernel_underfills",
+        ops=op[rows],
         title=f"One kernel takes {spent[best] / total:.0%} of GPU time and leaves most of the GPU "
         "empty",
         path=path,
