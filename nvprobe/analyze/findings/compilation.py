@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
@@ -32,7 +33,7 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     """
     sidecar = evidence.trace.sidecar
     breaks = () if sidecar is None else tuple(b for b in sidecar.breaks if _own(b.source))
-    if not breaks or not evidence.idle_trusted:
+    if not breaks or not evidence.idle_trusted or not evidence.repeats:
         return
     between = _between_graphs(evidence)
     idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
@@ -82,7 +83,8 @@ def _reason(breaks: tuple[GraphBreak, ...]) -> str:
 def _between_graphs(evidence: Evidence) -> Column:
     """bool per path: above at least two instances of compiled graphs, and inside none of them."""
     paths, tree = evidence.attribution.paths, evidence.attribution.tree
-    graph = paths.kind == Kind.GRAPH
+    compiling = pc.match_substring_regex(paths.names, "^compile ").to_numpy(zero_copy_only=False)
+    graph = (paths.kind == Kind.GRAPH) & ~np.asarray(compiling, bool)[paths.name]
     instances = np.zeros(len(paths.parent), np.int64)
     rows = (tree.path >= 0) & ~tree.folded
     np.add.at(instances, tree.path[rows], 1)
