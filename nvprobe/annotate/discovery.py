@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, forwards, torch_hooks
+from nvprobe.annotate import modules as modules_room
 from nvprobe.annotate.emitter import Category
 from nvprobe.annotate.forwards import KEY, Record, make_record, record_of, wrap_class
 from nvprobe.annotate.modules import annotate_modules, class_name, is_transparent
@@ -40,7 +41,8 @@ def start(**options: Any) -> None:
 
     _options = options
     forwards.find_root = _find_root
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
+    ours = (modules_room, sys.modules[__name__])
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
     _wrap_subclasses(nn.Module)
     _wrap_constructor(nn.Module)
 
@@ -70,21 +72,34 @@ def _wrap_constructor(base: Any) -> None:
         return
     _constructor_wrapped = True
     original = base.__init__
-    met: set[type] = set()
     compiling = compiling_module.compiling
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cls = type(self)
-        if cls not in met and not compiling():
-            met.add(cls)
-            if forwards.find_root is not None:
-                wrap_class(cls)
+        if not compiling():
+            _meet(type(self))
         original(self, *args, **kwargs)
 
-    torch_hooks.never_inline(__init__, original)
     torch_hooks.hide_from_dynamo([__init__])
     base.__init__ = __init__
+
+
+def _give_name(module: nn.Module, owner: type) -> Record:
+    """A record for a module that is no part of its root's tree."""
+    name = class_name(module)
+    record = make_record(name, owner, emitter.label(name, Category.MODULE))
+    module.__dict__[KEY] = record
+    return record
+
+
+_met: set[type] = set()
+
+
+def _meet(cls: type) -> None:
+    if cls not in _met:
+        _met.add(cls)
+        if forwards.find_root is not None:
+            wrap_class(cls)
 
 
 def _find_root(module: nn.Module, owner: type) -> Record | None:
@@ -98,10 +113,7 @@ def _find_root(module: nn.Module, owner: type) -> Record | None:
     frame: FrameType | None = sys._getframe(2)  # who called the wrapper that asks
     while frame is not None:
         if forwards.is_wrapper(frame.f_code):
-            name = class_name(module)
-            record = make_record(name, owner, emitter.label(name, Category.MODULE))
-            module.__dict__[KEY] = record
-            return record
+            return torch_hooks.outside_dynamo(_give_name, module, owner)
         frame = frame.f_back
-    annotate_modules(module, **_options)
+    torch_hooks.outside_dynamo(annotate_modules, module, **_options)
     return record_of(module)

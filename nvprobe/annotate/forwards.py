@@ -8,9 +8,10 @@ Compared with forward hooks it
   ``TransformerEncoderLayer``, ``make_graphed_callables``, what Dynamo compiles after a break;
 * copies with the instance (deepcopy, DataParallel's replicas) and pickles as a plain string.
 
-Dynamo does not see it at all: inlined calls are traced as the original ``forward``, and called
-between graphs the wrapper's frame runs uncompiled. What lies outside ``forward``, a module's own
-hooks, is outside the range: FSDP2's all-gathers belong to the module around.
+Dynamo sees a wrapper that calls the original: inlined it leaves nothing in the graph, and called
+between graphs its frame runs as it is, so that a compiled root has its range, too. What lies
+outside ``forward``, a module's own hooks, is outside the range: FSDP2's all-gathers belong to the
+module around.
 
 Instances that carry a ``forward`` of their own (accelerate, graphed callables) get forward hooks.
 """
@@ -117,22 +118,15 @@ def thread_id() -> int:
     return known
 
 
-def _template(original: Callable[..., Any], owner: type, hidden: bool) -> FunctionType:
-    """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`).
+def _template(original: Callable[..., Any], owner: type) -> FunctionType:
+    """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
+    from torch.compiler import is_compiling
 
-    Args:
-        original: The forward to run.
-        owner: The class it belongs to.
-        hidden: Whether Dynamo never runs the wrapper while it traces, so that there is no need to
-            ask.
-
-    """
-    compiling = compiling_module.compiling
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hidden and compiling():
+        if is_compiling():
             return original(self, *args, **kwargs)
         record = self.__dict__.get(key)
         if type(record) is not record_type:
@@ -249,8 +243,8 @@ def wrap_class(cls: type) -> type | None:
         return owner
     with _lock:
         original = owner.__dict__["forward"]
-        wrapper = _relocate(_template(original, owner, _prepare()), original)
-        torch_hooks.never_inline(wrapper, original)
+        _prepare()
+        wrapper = _relocate(_template(original, owner), original)
         torch_hooks.hide_from_dynamo([wrapper])
         try:
             owner.forward = wrapper  # type: ignore[attr-defined]
@@ -262,12 +256,12 @@ def wrap_class(cls: type) -> type | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _prepare() -> bool:
-    """Once: find the sequence numbers and hide our frames from Dynamo; whether that worked."""
+def _prepare() -> None:
+    """Once: find the sequence numbers and hide our frames from Dynamo."""
     global _next_sequence
     _next_sequence = torch_hooks.sequence_number()
-    ours = (emitter, sidecar, compiling_module, sys.modules[__name__])
-    return torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
+    ours = (emitter, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 
 
 def unwrap_classes() -> None:

@@ -15,6 +15,8 @@ from collections import defaultdict
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
+from nvprobe.annotate import torch_hooks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -101,6 +103,17 @@ def after_import(name: str, change: Change) -> None:
 _ABSENT = object()
 
 
+def _hide(made: Any) -> None:
+    """Let Dynamo skip the frames of a replacement, and of the functions beside it that it calls.
+
+    Met between two graphs they would be traced, for nothing but a graph break to count.
+    """
+    names = getattr(made, "__globals__", {})
+    room = sys.modules.get(names.get("__name__", ""))
+    if room is not None and "torch" in sys.modules:
+        torch_hooks.hide_from_dynamo([made, *torch_hooks.functions_of(room)])
+
+
 class Hooks:
     """The changes one part of nvprobe makes to other packages; undone together."""
 
@@ -155,6 +168,7 @@ class Hooks:
             own = attribute in vars(owner) or not inherited
             original = vars(owner)[attribute] if own else getattr(owner, attribute)
             made = wrap(original)
+            _hide(made)
             setattr(owner, attribute, made)
         except Exception as error:
             if not optional:

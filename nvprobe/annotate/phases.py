@@ -152,14 +152,13 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
             finally:
                 emitter.pop()
 
-        return _unseen(ranged, original)
+        return _unseen(ranged)
 
     return wrap
 
 
-def _unseen(wrapper: Any, original: Any) -> Any:
-    """Hide a wrapper from Dynamo."""
-    torch_hooks.never_inline(wrapper, original)
+def _unseen(wrapper: Any) -> Any:
+    """Hide a wrapper's frame from Dynamo; where it is inlined, it asks whether it is traced."""
     torch_hooks.hide_from_dynamo([wrapper])
     return wrapper
 
@@ -175,7 +174,7 @@ def _loading(original: Any) -> Any:
             periods.data()
         return steps.wait_for(functools.partial(original, self))
 
-    return _unseen(__next__, original)
+    return _unseen(__next__)
 
 
 def _exhausted(iterator: Any) -> bool:
@@ -194,7 +193,7 @@ def _copying(original: Any) -> Any:
 
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type != "cpu" or compiling() or not (to_cuda or _leaves(args, kwargs)):
+        if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
             return original(self, *args, **kwargs)
         emitter.push(label)
         try:
@@ -202,7 +201,7 @@ def _copying(original: Any) -> Any:
         finally:
             emitter.pop()
 
-    return _unseen(copy, original)
+    return _unseen(copy)
 
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -223,9 +222,10 @@ def _constructing(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(self, *args, **kwargs)
-            wrap_step(type(self), wrap)
+            if not compiling_module.compiling():
+                wrap_step(type(self), wrap)
 
-        return _unseen(__init__, original)
+        return _unseen(__init__)
 
     return construct
 
@@ -266,8 +266,10 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(self, *args, **kwargs)
             outer = getattr(_inside, name, None)
-            if outer is self or compiling():
+            if outer is self:
                 return original(self, *args, **kwargs)
             setattr(_inside, name, self)
             emitter.push(label)
@@ -279,7 +281,7 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
                 if after is not None:
                     after(self)
 
-        return _unseen(step, original)
+        return _unseen(step)
 
     return wrap
 

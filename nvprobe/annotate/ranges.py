@@ -20,11 +20,14 @@ from typing import Any, TypeVar, cast
 from nvprobe.annotate import emitter
 from nvprobe.annotate.compiling import compiling
 from nvprobe.annotate.emitter import Category, Label
-from nvprobe.annotate.torch_hooks import hide_from_dynamo, never_inline, torch_loaded
+from nvprobe.annotate.torch_hooks import hide_from_dynamo, torch_loaded
 
 __all__ = ["Range", "decorate", "range"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+_made: dict[str, Range] = {}
 
 
 class Range(AbstractContextManager["Range"]):
@@ -69,7 +72,14 @@ def range(  # noqa: A001 - the public name is nvprobe.range
     if compiling():
         # Dynamo knows nullcontext, and that it leaves no trace; it would break the graph at ours.
         return cast("Range", nullcontext())
-    return Range(name, payload, Category.USER)
+    if payload is not None:
+        return Range(name, payload, Category.USER)
+    made = _made.get(name)
+    if made is None:
+        made = Range(name, None, Category.USER)
+        if len(_made) < emitter.CACHED_LABELS:
+            _made[name] = made
+    return made
 
 
 def qualified_name(decorated: Any) -> str:
@@ -103,8 +113,6 @@ def decorate(
         raise TypeError(f"cannot annotate a {type(wrapped).__name__}: it is not callable")
     label = emitter.label(name or qualified_name(wrapped), Category.USER, payload)
     ranged = functools.update_wrapper(_wrapper_for(wrapped)(wrapped, label), wrapped)
-    if inspect.isfunction(wrapped):
-        never_inline(ranged, wrapped)
     if torch_loaded():
         hide_from_dynamo([ranged])
     return cast("Decorated", ranged)

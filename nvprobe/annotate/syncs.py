@@ -169,7 +169,6 @@ def _explicit(what: str) -> Callable[[Any], Any]:
             finally:
                 _note(what)
 
-        torch_hooks.never_inline(synchronize, original)
         torch_hooks.hide_from_dynamo(
             [synchronize, *torch_hooks.functions_of(sys.modules[__name__])]
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-__all__ = ["available", "hide_from_dynamo", "never_inline", "sequence_number"]
+__all__ = ["available", "hide_from_dynamo", "outside_dynamo", "sequence_number"]
 
 log = logging.getLogger("nvprobe")
 
@@ -58,8 +58,12 @@ def hide_from_dynamo(functions: Iterable[Callable[..., Any]]) -> bool:
     """
     try:
         skip = _skipper()
-        for function in functions:
-            skip(function.__code__)
+        waiting = [function.__code__ for function in functions]
+        while waiting:
+            code = waiting.pop()
+            skip(code)
+            # Comprehensions and inner functions run in frames of their own.
+            waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
     except Exception as error:
         _report("skipping frames in Dynamo", error)
         return False
@@ -77,13 +81,24 @@ def _skipper() -> Callable[[Any], None]:
     return lambda code: frames.set_code_exec_strategy(code, strategy)
 
 
-def never_inline(wrapper: Callable[..., Any], original: Callable[..., Any]) -> None:
-    """Make Dynamo trace ``original`` wherever it meets ``wrapper``.
+def outside_dynamo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function with Dynamo's frame evaluation switched off, for it and all it calls.
 
-    ``_torchdynamo_inline`` is read by ``UserFunctionVariable`` (2.1 to 2.13). An attribute only:
-    where it means nothing, the wrapper asks `compiling` and calls through.
+    ``set_eval_frame`` of ``torch._C._dynamo.eval_frame`` (2.0 to 2.13), what ``torch._dynamo``'s
+    own contexts use. Where it is missing the function is called all the same.
     """
-    wrapper.__dict__.setdefault("_torchdynamo_inline", original)
+    try:
+        import torch
+
+        switch = torch._C._dynamo.eval_frame.set_eval_frame
+        callback = switch(None)
+    except Exception as error:
+        _report("switching Dynamo off", error)
+        return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        switch(callback)
 
 
 def functions_of(*modules: ModuleType) -> list[FunctionType]:

@@ -1,0 +1,93 @@
+"""Instrumentation on a real GPU: lines of implicit synchronisations, copies, bits, cost."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script() -> ModuleType:
+    """scripts/gpu/annotate_cost.py, as a module."""
+    path = ROOT / "scripts" / "gpu" / "annotate_cost.py"
+    spec = importlib.util.spec_from_file_location("annotate_cost", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(code: str, folder: Path, **environment: str) -> str:
+    """Run code in a child with this tree's nvprobe."""
+    file = folder / "program.py"
+    file.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(one) for file in folder.iterdir() for one in file.read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def test_six_implicit_synchronisations_have_their_lines(tmp_path: Path):
+    syncs = script().find_syncs(tmp_path)
+    assert syncs["found"] == syncs["planted"]
+    assert set(syncs["counts"].values()) == {4}
+
+
+def test_cuda_is_not_initialised_and_warnings_stay(tmp_path: Path):
+    code = """
+import warnings
+import nvprobe
+nvprobe.instrument()
+import torch
+assert not torch.cuda.is_initialized()
+x = torch.ones(4, device="cuda")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("error")
+    x.sum().item()
+assert caught == []
+"""
+    run(code, tmp_path, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    (sync,) = lines_of(tmp_path / "side", "sync")
+    assert sync["source"] == "program.py:10"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_weights_after_training_are_bit_identical(tmp_path: Path, compiled: bool):
+    cost = script()
+    job = {"model": "small", "compiled": compiled, "nsys": False}
+    runs = [cost.run_job(job | {"instrumented": one}, "", tmp_path) for one in (False, True)]
+    assert all("error" not in one for one in runs), runs
+    assert runs[0]["digest"] == runs[1]["digest"]
+
+
+def test_a_step_costs_little_more(tmp_path: Path):
+    row = script().compare("large", False, "", 2, tmp_path)
+    assert row["ratio"] is not None, row
+    assert row["ratio"] < 1.02, row
