@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nvprobe.cli.filters import filter_options, selection_of
+from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options
 from nvprobe.errors import InputError, UsageError
 
@@ -57,7 +58,9 @@ def command(
     target = output or Path(_default(inputs[0], kind))
     _check(target, force)
     analysis = analysis_of(settings, inputs, selection=selection)
-    _put(target, lambda partial: _write(analysis, kind, partial))
+    with stages(settings, 1) as stage:
+        stage(f"writing {target.name}")
+        _put(target, lambda partial: _write(analysis, kind, partial))
     settings.note(f"Wrote {target}")
     settings.note(f"next: {_next(kind, target)}")
     if settings.as_json:

@@ -67,8 +67,10 @@ def assemble(tables: Tables, source: Source) -> Trace:
     names = Names(frames, tables, pool, people.thread_names)
     strings = pool.freeze()
     noted = read_annotations(frames, people, names)
+    frames.release("NVTX_EVENTS")
     calls = read_calls(frames, people, names)
     libraries = read_library_calls(frames, people, names)
+    geometry = read_geometry(frames)  # before the ops, which let go of the kernels
     diagnostics = _diagnostics(tables.read("DIAGNOSTIC_EVENT"))
     trace = Trace(
         strings=strings,
@@ -79,7 +81,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
         calls=calls,
         callchains=read_callchains(frames, names, CALLCHAINS),
         ops=read_ops(frames, people, gpus, names),
-        geometry=read_geometry(frames),
+        geometry=geometry,
         ranges=_joined_ranges(noted.ranges, libraries),
         spans=noted.spans,
         marks=noted.marks,

@@ -92,6 +92,11 @@ class Frames:
         """Those of ``tables`` that the export has, in that order."""
         return [(table, self.rows[table]) for table in tables if table in self.rows]
 
+    def release(self, *tables: str) -> None:
+        """Let go of rows that are not needed any more; what was encoded of them stays."""
+        for table in tables:
+            self.rows.pop(table, None)
+
     def encoded(self, table: str, column: str) -> Encoded:
         """A column of identifiers as :func:`distinct` values and codes, made once."""
         key = (table, column)

@@ -45,7 +45,11 @@ def read_ops(frames: Frames, people: People, gpus: Gpus, names: Names) -> Ops | 
 
     A row whose times cannot be is kept with start and end 0: it still counts as an op.
     """
-    parts = [_ops(table, rows, people, gpus, names) for table, rows in frames.get(*_KINDS)]
+    parts = []
+    for table in _KINDS:
+        if table in frames.rows:
+            parts.append(_ops(table, frames.rows[table], people, gpus, names))
+            frames.release(table)
     if not parts:
         return None
     return Ops(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
@@ -142,6 +146,7 @@ def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
                 "callchain": rows.ints("callchainId", -1),
             }
         )
+    frames.release(*CALLS)
     if not parts:
         return None
     columns: dict[str, Column | None] = {

@@ -39,13 +39,16 @@ class Rows:
         return all(column in self.table.column_names for column in columns)
 
     def ints(self, column: str, null: int) -> Column:
-        """int64 values, ``null`` where the file has none or lacks the column."""
+        """int64 values, ``null`` where the file has none or lacks the column.
+
+        Always a copy: a view would keep every column that was read with it in memory.
+        """
         if not self.has(column):
             return np.full(len(self), null, np.int64)
         values = self.table.column(column)
         if values.null_count:
             values = pc.fill_null(values, pa.scalar(null, values.type))
-        return np.asarray(values.to_numpy(), np.int64)
+        return np.array(values.to_numpy(), np.int64)
 
     def known(self, column: str) -> Column:
         """bool: where the column has a value."""

@@ -245,3 +245,17 @@ def test_a_report_of_a_newer_nsys_is_said(report: Path, monkeypatch) -> None:
     assert written_by(report) == (2025, 3, 2, 0)
     with pytest.raises(ToolError, match=r"written by nsys 2025\.3\.2\.0, newer than the nsys 2022"):
         load_nsys_report(report)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((CORPUS / "nsys/h200").glob("*.sqlite"))], ids=lambda path: path.stem
+)
+def test_a_kept_trace_gives_the_same_document(path: Path, tmp_path: Path) -> None:
+    """Its arrays are read-only: no analysis may write into a Trace."""
+    from nvprobe.analyze import analyze
+    from nvprobe.attribute import attribute
+    from nvprobe.report.tables import to_json
+
+    trace = load(path)
+    write_columns(trace, tmp_path)
+    assert to_json(analyze(attribute(read_columns(tmp_path)))) == to_json(analyze(attribute(trace)))
