@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 
 from nvprobe.analyze.bounds import bound
+from nvprobe.analyze.compiled import compiled_graphs
 from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
 from nvprobe.analyze.missing import missing
 from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.modules import module_ledger_records, module_records
+from nvprobe.analyze.operators import operator_table
 from nvprobe.analyze.ranges import path_quantities
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.snapshot import snapshot_peaks
+from nvprobe.analyze.sources import op_lines
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
@@ -27,6 +31,7 @@ from nvprobe.analyze.warnings import warnings
 from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
 from nvprobe.attribute.model import Attribution
+from nvprobe.attribute.modules import module_ledger, modules
 from nvprobe.callable_room import make_callable
 from nvprobe.load.memory_snapshot import MemorySnapshot
 
@@ -47,6 +52,10 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     evidence = gather(attribution, step_rows, devices, lost, suspect)
     found = findings(evidence)
     peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
+    owners = modules(attribution)
+    lines = op_lines(attribution)
+    graphs = compiled_graphs(attribution, owners)
+    operators = operator_table(attribution, lines)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     kernel_rows = kernels(attribution, suspect)
@@ -64,6 +73,10 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows),
         waits=evidence.waits,
+        modules=module_records(owners, lines),
+        module_ledger=module_ledger_records(module_ledger(attribution, owners)),
+        operators=[] if operators is None else operators.records(),
+        compiled_graphs=[graph.record() for graph in graphs],
         memory=evidence.memory,
         snapshot=snapshot,
         snapshot_peaks=peaks,

@@ -28,6 +28,11 @@ __all__ = ["CompiledGraph", "compiled_graphs"]
 _REPLAY = r"^(?:cu|cuda|hip)GraphLaunch"
 _CAPTURE = r"^(?:cu|cuda|hip)StreamBeginCapture"
 _COMPILE = re.compile(r"^compile (?P<id>\S+)(?: (?P<what>bwd|cudagraph))?$")
+_EXPLANATION = re.compile(
+    r"(?P<what>\S[^\n]*)\n\s*Explanation: (?P<why>.*?)"
+    r"(?=\n\s*(?:Hint|Developer debug context):|\Z)",
+    re.DOTALL,
+)
 _MOST = 12
 """Modules and lines listed of one graph."""
 
@@ -279,9 +284,16 @@ def _break_text(breaks: Sequence[GraphBreak]) -> tuple[str | None, str | None]:
     """(source, reason); several breaks of one frame are told one after another."""
     if not breaks:
         return None, None
-    reasons = list(dict.fromkeys(one.reason for one in breaks))
+    reasons = list(dict.fromkeys(_short_reason(one.reason) for one in breaks))
     sources = list(dict.fromkeys(one.source for one in breaks if one.source))
     return ", ".join(sources) or None, "; ".join(reasons)
+
+
+def _short_reason(text: str) -> str:
+    """Torch's long explanation (2.8 and later) as one line: what was met, and what that means."""
+    match = _EXPLANATION.search(text)
+    told = f"{match['what']}: {match['why']}" if match else text
+    return " ".join(told.split())
 
 
 def _attempt_off(identity: str) -> str:

@@ -189,13 +189,17 @@ class Analysis:
     devices: DeviceUse
     warnings: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
-    modules: Any = None
-    operators: Any = None
+    modules: list[dict[str, Any]] | None = None
+    """Rows of GPU time by module (analyze.modules)."""
+    module_ledger: dict[str, dict[str, int]] | None = None
+    operators: list[dict[str, Any]] | None = None
+    """Rows of operators by name and shapes (analyze.operators)."""
     waits: Waits | None = None
     """Idle causes, synchronising calls, overlap, collectives, host time."""
     memory: Memory | None = None
     counters: CounterUse | None = None
-    compiled_graphs: Any = None
+    compiled_graphs: list[dict[str, Any]] | None = None
+    """Rows of compiled graphs by id and phase (analyze.compiled)."""
     findings: tuple[Finding, ...] | None = None
     """Ranked by what they save."""
     snapshot: MemorySnapshot | None = None

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.analyze.lines import NO_LINE
+from nvprobe.analyze.sources import OpLines
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column
 
@@ -55,6 +57,8 @@ class OperatorTable:
     """JSON text (``[[2048, 512], [512]]``)."""
     paths: list[str]
     """Texts of the rows' top paths."""
+    sources: list[str | None]
+    """The line of the user's code behind most of each row's time, where frames are known."""
 
     def records(self) -> list[dict[str, Any]]:
         """The table as JSON rows."""
@@ -64,22 +68,45 @@ class OperatorTable:
         numbers = ("calls", "cpu_ns", "self_cpu_ns", "ops", "gpu_ns", "gpu_self_ns")
         columns = [getattr(rows, number).tolist() for number in numbers]
         return [
-            {"name": name, "shapes": shape, **dict(zip(numbers, values, strict=True)), "path": path}
-            for name, shape, path, *values in zip(names, shapes, self.paths, *columns, strict=True)
+            {
+                "name": name,
+                "shapes": shape,
+                **dict(zip(numbers, values, strict=True)),
+                "path": path,
+                "source": source,
+            }
+            for name, shape, path, source, *values in zip(
+                names, shapes, self.paths, self.sources, *columns, strict=True
+            )
         ]
 
 
-def operator_table(attribution: Attribution) -> OperatorTable | None:
+def operator_table(attribution: Attribution, lines: OpLines) -> OperatorTable | None:
     """All operators; None where the trace has none."""
     ranges = attribution.trace.ranges if attribution.trace.ranges is not None else Ranges.empty()
     chosen = np.flatnonzero(_is_operator(attribution) & ~attribution.tree.folded)
     if not len(chosen):
         return None
-    shape, texts = _shapes(attribution, ranges)
-    key, first = _keys(attribution, ranges, chosen, shape)
-    keys = len(first)
+    code, texts = _shapes(attribution, ranges)
+    key, name, shape = _paired(_names_of(attribution)[chosen], code[chosen])
+    del code
+    columns, sources = _summed(attribution, lines, chosen, key, len(name))
+    table = OperatorRows(name=name, shapes=shape, **columns)
+    order = np.lexsort((-table.cpu_ns, -table.gpu_ns))
+    table, sources = table.take(order), sources[order]
+    paths = attribution.paths.texts()
+    tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
+    told = [lines.text(source) for source in sources.tolist()]
+    return OperatorTable(table, attribution.names.names, texts, tops, told)
+
+
+def _summed(
+    attribution: Attribution, lines: OpLines, chosen: Column, key: Column, keys: int
+) -> tuple[dict[str, Column], Column]:
+    """The quantities of each key, and its line."""
+    assert attribution.trace.ranges is not None
     above = _operator_above(attribution, chosen)
-    length = attribution.tree.end[chosen] - ranges.start[chosen]
+    length = attribution.tree.end[chosen] - attribution.trace.ranges.start[chosen]
     outermost = ~_inside_itself(key, above)
     own = length - _sums(above, length, len(chosen))
     row, op, innermost = _chains(attribution, chosen)
@@ -95,12 +122,9 @@ def operator_table(attribution: Attribution) -> OperatorTable | None:
         "gpu_self_ns": _sums(key[row[innermost]], duration[innermost], keys),
         "top_path": _top(key, attribution.tree.path[chosen], gpu_of_range, length, keys),
     }
-    codes = _names_of(attribution)[chosen[first]]
-    table = OperatorRows(name=codes, shapes=shape[chosen[first]], **columns)
-    table = table.take(np.lexsort((-table.cpu_ns, -table.gpu_ns)))
-    paths = attribution.paths.texts()
-    tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
-    return OperatorTable(table, attribution.names.names, texts, tops)
+    known = once & (lines.line[op] != NO_LINE)
+    line, time = lines.line[op[known]], duration[known]
+    return columns, _top(key[row[known]], line, time, time, keys)
 
 
 def operators_of_ops(attribution: Attribution) -> Column:
@@ -161,14 +185,15 @@ def _after_sizes(texts: pa.StringArray) -> pa.StringArray:
     return pc.list_element(pc.split_pattern(after, _AFTER_SIZES, max_splits=1), 0)
 
 
-def _keys(
-    attribution: Attribution, ranges: Ranges, chosen: Column, shape: Column
-) -> tuple[Column, Column]:
-    """(name, shapes) of each chosen range as a small number, and the first range of each."""
-    names = _names_of(attribution)[chosen].astype(np.int64)
-    pair = names * (int(shape.max(initial=0)) + 2) + shape[chosen] + 1
-    _, first, key = np.unique(pair, return_index=True, return_inverse=True)
-    return key, first
+def _paired(first: Column, second: Column) -> tuple[Column, Column, Column]:
+    """Distinct pairs of two int columns (the second from -1): code of each row, and their values.
+
+    By hashing: sorting millions of rows takes several times their memory.
+    """
+    width = int(second.max(initial=0)) + 2
+    coded = pa.array(first.astype(np.int64) * width + second + 1).dictionary_encode()
+    distinct = coded.dictionary.to_numpy()
+    return coded.indices.to_numpy(), distinct // width, distinct % width - 1
 
 
 def _operator_above(attribution: Attribution, chosen: Column) -> Column:
@@ -180,7 +205,7 @@ def _operator_above(attribution: Attribution, chosen: Column) -> Column:
     while len(climbing):
         at[climbing] = attribution.tree.parent[at[climbing]]
         climbing = climbing[(at[climbing] >= 0) & (place[at[climbing]] < 0)]
-    return np.asarray(place[at])
+    return np.asarray(place[at].astype(np.int32))
 
 
 def _inside_itself(key: Column, above: Column) -> Column:
@@ -231,23 +256,21 @@ def _first_of_pairs(op: Column, key: Column) -> Column:
     return out
 
 
-def _top(key: Column, path: Column, gpu: Column, host: Column, keys: int) -> Column:
-    """Per key, the path with the largest sums of GPU time, then of host time."""
-    pair = key * (int(path.max(initial=0)) + 2) + path + 1
-    _, first, group = np.unique(pair, return_index=True, return_inverse=True)
-    sums = [_sums(group, values, len(first)) for values in (host, gpu)]
-    order = np.lexsort((*sums, key[first]))
+def _top(key: Column, value: Column, gpu: Column, host: Column, keys: int) -> Column:
+    """Per key, the value with the largest sums of GPU time, then of host time; -1 for no rows."""
+    group, of, values = _paired(key, value)
+    sums = [_sums(group, times, len(of)) for times in (host, gpu)]
+    order = np.lexsort((*sums, of))
     out = np.full(keys, NO_ROW, np.int32)
-    out[key[first[order]]] = path[first[order]]  # the last one of a key, its largest, stays
+    out[of[order]] = values[order]  # the last one of a key, its largest, stays
     return out
 
 
 def _sums(group: Column, values: Column, groups: int) -> Column:
     """int64 sums by group; members of group -1 count for none."""
-    out = np.zeros(groups, np.int64)
-    inside = group >= 0
-    np.add.at(out, group[inside], values[inside])
-    return out
+    out = np.zeros(groups + 1, np.int64)  # the last one is for -1
+    np.add.at(out, group, values)
+    return out[:-1]
 
 
 def _texts(texts: pa.StringArray, codes: Column) -> list[str | None]:

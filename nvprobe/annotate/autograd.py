@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import emitter
-from nvprobe.annotate.hooks import Hooks
+from nvprobe.annotate import emitter, torch_hooks
+from nvprobe.annotate.hooks import Hooks, after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,14 @@ def install() -> None:
     """Name backward nodes from now on, where an NVTX tool listens."""
     if not emitter.listening() or not _hooks.begin():
         return
+    after_import("torch", _hide)
     for module in ("torch.autograd", "torch.autograd.graph"):
         _hooks.replace(module, "_engine_run_backward", _naming)
+
+
+def _hide(_torch: object) -> None:
+    """Between graphs Dynamo meets our frames too: let it run them as they are."""
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
 
 
 def uninstall() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args
 
@@ -218,9 +219,8 @@ def _mark_scope(label: Label) -> None:
 
 def _profiling() -> bool:
     """Whether a torch profiler runs in this process (`_is_profiler_enabled`: torch 2.2 to 2.13)."""
-    try:
-        from torch.autograd import profiler
-    except ImportError:
+    profiler = sys.modules.get("torch.autograd.profiler")
+    if profiler is None:  # importing it here would bring torch into a program that has none
         return False
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 

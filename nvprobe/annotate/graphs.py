@@ -15,14 +15,15 @@ import contextlib
 import functools
 import itertools
 import logging
+import sys
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import emitter, sidecar
+from nvprobe.annotate import emitter, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category
-from nvprobe.annotate.hooks import Hooks
+from nvprobe.annotate.hooks import Hooks, after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,12 +43,18 @@ def install() -> None:
     """Give captures and replays from now on a range."""
     if not _hooks.begin():
         return
+    after_import("torch", _hide)
     module = "torch.cuda.graphs"
     _hooks.replace(module, "CUDAGraph.capture_begin", _capture_begin)
     _hooks.replace(module, "CUDAGraph.capture_end", _capture_end)
     _hooks.replace(module, "CUDAGraph.replay", _replay)
     for name in (module, "torch.cuda"):
         _hooks.replace(name, "make_graphed_callables", _without_our_hooks)
+
+
+def _hide(_torch: object) -> None:
+    """Between graphs Dynamo meets our frames too: let it run them as they are."""
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
 
 
 def uninstall() -> None:

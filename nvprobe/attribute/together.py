@@ -8,6 +8,7 @@ over the profile by the kernels they launched (:mod:`nvprobe.attribute.sequence`
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from nvprobe.load import Format, sniff
 from nvprobe.load import load as load_one
 from nvprobe.load.kineto import load_kineto
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
-from nvprobe.trace import Clock, Trace
+from nvprobe.trace import Clock, Missing, Trace
 
 __all__ = ["combine", "load"]
 
@@ -29,6 +30,10 @@ _SAME_PROGRAM = 0.75
 """Share of kernels that must match before two runs count as runs of one program."""
 _BETWEEN_CALLS_NS = 50_000
 """How far an edge between two fixed points of a warp may be off."""
+_LARGE_BYTES = 1 << 30
+"""Text of a torch trace beyond which its Python frames stay on disk."""
+_PACKED = 14
+"""How much longer the text of a compressed trace is."""
 _PROFILES = (Format.NSYS_SQLITE, Format.NSYS_PARQUET, Format.NSYS_REPORT)
 
 
@@ -56,9 +61,22 @@ def load(*inputs: str | os.PathLike[str]) -> Trace:
 
 def _loaded(profiles: list[Path], traces: list[Path]) -> Trace:
     if not profiles:
-        return load_kineto(traces[0], python_stacks=True)
+        return _torch(traces[0])
     profile = load_one(profiles[0])
-    return combine(profile, load_kineto(traces[0], python_stacks=True)) if traces else profile
+    return combine(profile, _torch(traces[0])) if traces else profile
+
+
+def _torch(path: Path) -> Trace:
+    """A torch trace, with its Python frames unless they would take gigabytes."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    large = path.stat().st_size * (_PACKED if packed else 1) > _LARGE_BYTES
+    trace = load_kineto(path, python_stacks=not large)
+    if not large or any("source lines" in one.what for one in trace.missing):
+        return trace
+    why = f"{path.name} is large: its Python frames were left out to save memory"
+    missing = Missing("source lines", why, "profile fewer steps (schedule=…), or without stacks")
+    return dataclasses.replace(trace, missing=(*trace.missing, missing))
 
 
 def _files(inputs: tuple[str | os.PathLike[str], ...]) -> list[Path]:

@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import sys
+import time
 from typing import Any
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -84,7 +85,30 @@ def terminate_when_abandoned(pid: int, status_fd: int) -> None:
     for descriptor, _event in events.poll():
         if descriptor == status_fd:
             os.kill(pid, signal.SIGTERM)
+            end_agent_later()
     os.close(handle)
+
+
+def end_agent_later() -> None:
+    """See to it that nsys's agent ends: it can outlive an nsys that nobody watches any more.
+
+    nsys names it in ``QUADD_AGENT_PID`` (2022.4) and gets a minute to finish with it.
+    """
+    agent = os.environ.get("QUADD_AGENT_PID", "")
+    if not agent.isdigit() or os.fork():
+        return
+    os.setsid()
+    os.closerange(0, 1024)  # nobody may wait for this process to close a pipe
+    for _ in range(120):
+        time.sleep(0.5)
+        try:
+            with open(f"/proc/{agent}/cmdline", "rb") as file:  # noqa: PTH123
+                if b"--start-agent" not in file.read():
+                    os._exit(0)
+        except OSError:
+            os._exit(0)
+    os.kill(int(agent), signal.SIGKILL)
+    os._exit(0)
 
 
 def main(words: list[str]) -> None:

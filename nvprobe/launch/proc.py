@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Process", "adopt_orphans", "descendants", "die_with_parent", "kill", "load_prctl"]
+__all__ = [
+    "Process",
+    "adopt_orphans",
+    "clear_stale_locks",
+    "descendants",
+    "die_with_parent",
+    "kill",
+    "load_prctl",
+]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -64,11 +72,36 @@ def executable(pid: int) -> Path | None:
         return None
 
 
-def kill(pids: Iterable[int], number: signal.Signals) -> None:
+def kill(pids: Iterable[int], number: int) -> None:
     """Signal processes, of which some may have ended already."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def is_of_nsys(pid: int) -> bool:
+    """Whether a process runs a program of an nsys installation."""
+    program = executable(pid)
+    parents = program.parents if program else ()
+    return any(folder.name.startswith(("target-linux-", "host-linux-")) for folder in parents)
+
+
+def clear_stale_locks(shared_memory: Path = Path("/dev/shm")) -> bool:  # noqa: S108
+    """Remove what an nsys that was killed left locked in shared memory; whether there was such.
+
+    Agents of one version share ``NSys-<version>``. One that dies by SIGKILL may leave it locked:
+    every nsys after it ends with "Agent launcher failed", until the file is gone (2022.4). Nothing
+    is removed while any nsys is running, or where the file is another user's.
+    """
+    if any(is_of_nsys(process.pid) for process in _processes() if not process.zombie):
+        return False
+    removed = False
+    for file in shared_memory.glob("NSys-*"):
+        with contextlib.suppress(OSError):
+            if file.stat().st_uid == os.geteuid():
+                file.unlink()
+                removed = True
+    return removed
 
 
 def load_prctl() -> ctypes.CDLL | None:

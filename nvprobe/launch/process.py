@@ -36,6 +36,9 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _POLL_S = 0.1
 _GENTLE_S = 10.0
 """How long nsys gets (at most) after SIGINT, and again after SIGTERM, to write what it has."""
+_AGENT_S = 3.0
+"""How long nsys's agent gets after SIGTERM. Killed at once it may hold a lock in shared memory,
+for which every later nsys then waits in vain (see `proc.clear_stale_locks`)."""
 _FULL_DISK_S = 5.0
 _FULL_BELOW = 2**20
 _IDLE_SHARE = 0.02
@@ -268,7 +271,7 @@ class _Watch:
         return [
             process
             for process in proc.descendants(os.getpid())
-            if process.session == self.nsys.pid or _is_of_nsys(proc.executable(process.pid))
+            if process.session == self.nsys.pid or proc.is_of_nsys(process.pid)
         ]
 
     def stop_nsys(self) -> None:
@@ -283,9 +286,12 @@ class _Watch:
         """End what nsys left behind. Children of the program that outlive it are its own affair."""
         if self.nsys.poll() is None:
             self.stop_nsys()
-        time.sleep(_POLL_S)
-        left = [process.pid for process in self.own_processes() if process.pid != self.pid]
-        proc.kill(left, signal.SIGKILL)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            left = [process.pid for process in self.own_processes() if process.pid != self.pid]
+            proc.kill(left, number)
+            deadline = time.monotonic() + (_AGENT_S if number else _POLL_S)
+            while self.own_processes() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -297,9 +303,3 @@ def disk_full(folder: Path) -> bool:
         return shutil.disk_usage(folder).free < _FULL_BELOW
     except OSError:
         return False
-
-
-def _is_of_nsys(program: Path | None) -> bool:
-    """Whether a program file lies in a folder of an nsys installation."""
-    parents = program.parents if program else ()
-    return any(folder.name.startswith(("target-linux-", "host-linux-")) for folder in parents)

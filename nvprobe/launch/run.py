@@ -23,6 +23,7 @@ from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.overhead import Overhead, WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
+from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
 from nvprobe.launch.target import Target, resolve
 from nvprobe.launch.verify import DISK_FULL, collect, export_report, never_opened
@@ -31,6 +32,12 @@ from nvprobe.ranks import Placement, placement
 from nvprobe.version import __version__
 
 __all__ = ["Outcome", "dry_run", "launch"]
+
+
+_ATTEMPTS = 3
+_TRANSIENT = re.compile("Agent launcher failed|Connection reset")
+"""What nsys says where it did not get to start the program and may the next time: its agent came
+up too late on a machine under load, or waited for a lock that a killed one held."""
 
 
 @dataclass
@@ -156,15 +163,19 @@ class _Run:
         environ = {**os.environ, **plan.environ(self.folder, temporary)}
         if plan.nsys is None:
             return run_alone(plan.target.argv, environ)
-        ending = run_under_nsys(
-            lambda command: plan.nsys_argv(self.folder, command),
-            plan.target.argv,
-            environ,
-            temporary,
-            self.options.timeouts,
-        )
-        if ending.code is not None or ending.interrupted:
-            return ending
+        for _attempt in range(_ATTEMPTS):
+            ending = run_under_nsys(
+                lambda command: plan.nsys_argv(self.folder, command),
+                plan.target.argv,
+                environ,
+                temporary,
+                self.options.timeouts,
+            )
+            if ending.code is not None or ending.interrupted:
+                return ending
+            if not _TRANSIENT.search(_last_words(temporary / LOG)):
+                break
+            clear_stale_locks()
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)

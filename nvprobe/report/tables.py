@@ -142,7 +142,7 @@ def _ledger(analysis: Analysis) -> Row:
         {"process": process, **_entry(total), **_methods(by_method)}
         for process, total, by_method in book.by_process
     ]
-    out["modules"] = None
+    out["modules"] = analysis.module_ledger
     outside = analysis.attribution.outside
     out["outside"] = None if outside is None else dataclasses.asdict(outside)
     return out

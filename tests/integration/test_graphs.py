@@ -180,6 +180,16 @@ def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
             dist.all_reduce(y)
             return y + 1
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+        torch._dynamo.reset()
+        @torch.compile(backend="aot_eager")
+        def broken(x):
+            for _ in range(2):
+                torch._dynamo.graph_break()    # the frame runs as it is, its calls are compiled
+                dist.barrier()
+            return x + 1
+        broken(torch.ones(3))
+        frames = [m.co_filename for m in torch._dynamo.utils.get_compilation_metrics()]
+        assert not [name for name in frames if "nvprobe" in name], frames
         collectives.uninstall()
         dist.all_reduce(tensor)
         dist.destroy_process_group()
@@ -192,6 +202,8 @@ def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
         ("broadcast tensor_parallel", 1024),
         ("barrier default", 0),
         ("functional all_reduce default", 1024),
+        ("barrier default", 0),
+        ("barrier default", 0),
     ]
     rows = [
         dict(zip(line["columns"], row, strict=True))
@@ -204,6 +216,8 @@ def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
         ("broadcast", "tensor_parallel", 1, 1024),
         ("barrier", "default", 1, 0),
         ("functional all_reduce", "default", 1, 1024),
+        ("barrier", "default", 1, 0),
+        ("barrier", "default", 1, 0),
     ]
     assert all(row["start_ns"] <= row["end_ns"] for row in rows)
 

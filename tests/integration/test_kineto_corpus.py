@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nvprobe.attribute import Method, attribute
 from nvprobe.errors import InputError
 from nvprobe.load.kineto import load_kineto
 from nvprobe.trace import RangeSource, Trace
@@ -122,6 +123,19 @@ def test_replays_are_graph_nodes() -> None:
     nodes = trace.ops.graph_node
     assert int((nodes > 0).sum()) == 132
     assert len(np.unique(nodes[nodes > 0])) == 33  # four replays of one graph
+
+
+def test_replays_lead_to_the_operators_of_their_capture() -> None:
+    attribution = attribute(load_kineto(CORPUS / "kineto/h200/graph.json.gz"))
+    trace, paths = attribution.trace, attribution.paths.texts()
+    replayed = np.flatnonzero(trace.ops.graph_node > 0)
+    owners = [paths[path] for path in attribution.owner[replayed].tolist()]
+    assert (attribution.method[replayed] == Method.GRAPH_CAPTURE).all()
+    assert sum(path.endswith("aten::linear/aten::addmm") for path in owners) == 4 * 13
+    names = trace.texts(trace.ops.short_name[replayed])
+    for path, name in zip(owners, names, strict=True):
+        if path.endswith("layer_norm/aten::native_layer_norm"):
+            assert name == "vectorized_layer_norm_kernel"
 
 
 def is_named(trace: Trace, name: str) -> Any:

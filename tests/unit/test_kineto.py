@@ -253,6 +253,20 @@ def test_gzip_under_any_name_and_in_members(tmp_path: Path) -> None:
     assert len(load_kineto(write(tmp_path, two)).ops) == 2
 
 
+def test_a_damaged_key_of_the_event_list(tmp_path: Path) -> None:
+    text = document(*EVENTS).replace('"traceEvents"', '"traceEv', 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert len(trace.ops) == 2
+    assert trace.origin_ns == BASE + 1_000_000_000
+
+
+def test_times_beyond_int64_are_no_times(tmp_path: Path) -> None:
+    for bad in ("1e300", "99999999999999999999999"):
+        odd = event("kernel", "k", bad, device=0, stream=7, correlation=9)
+        trace = load_kineto(write(tmp_path, document(*EVENTS, odd)))
+        assert sorted(trace.ops.start.tolist())[0] == 0
+
+
 def test_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
     text, starts = small_trace(4000)
     packed = bytearray(gzip.compress(text.encode(), 6))
@@ -277,6 +291,37 @@ def test_graph_launches_number_their_nodes(tmp_path: Path) -> None:
     ]
     trace = load_kineto(write(tmp_path, document(launch, *kernels)))
     assert trace.ops.graph_node.tolist() == [1, 2, 3]
+
+
+def graph_events(*replayed: str) -> list[str]:
+    """A capture of a kernel and a copy, then a replay of ``replayed`` kinds."""
+    calls = [
+        event("cuda_runtime", "cudaStreamBeginCapture", "1.0", "0.100", correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", "2.0", "0.100", correlation=2),
+        event("cuda_runtime", "cudaMemcpyAsync", "3.0", "0.100", correlation=3),
+        event("cuda_runtime", "cudaStreamEndCapture", "4.0", "0.100", correlation=4),
+        event("cuda_runtime", "cudaGraphLaunch", "5.0", "0.100", correlation=5),
+    ]
+    ops = [
+        event(kind, "k", f"{6 + n}.0", "0.500", device=0, stream=7, correlation=5)
+        for n, kind in enumerate(replayed)
+    ]
+    return calls + ops
+
+
+def test_replays_lead_to_the_launches_of_their_capture(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*graph_events("kernel", "gpu_memcpy"))))
+    nodes = trace.graph_nodes
+    assert nodes.time.tolist() == [2000, 3000]
+    kernel, copy = trace.ops.graph_node.tolist()
+    assert [kernel, copy] == nodes.node.tolist()
+
+
+@pytest.mark.parametrize("replayed", [("kernel",), ("gpu_memcpy", "kernel"), ("kernel",) * 3])
+def test_other_replays_are_not_guessed(tmp_path: Path, replayed: tuple[str, ...]) -> None:
+    trace = load_kineto(write(tmp_path, document(*graph_events(*replayed))))
+    assert trace.graph_nodes is None
+    assert (trace.ops.graph_node > 0).all()
 
 
 def test_flows_lead_from_forward_to_backward(tmp_path: Path) -> None:

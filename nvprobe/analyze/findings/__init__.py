@@ -21,6 +21,7 @@ from nvprobe.analyze.findings.kernels import (
     unfused_attention,
 )
 from nvprobe.analyze.findings.model import Evidence, Finding, Severity
+from nvprobe.analyze.findings.sources import with_sources
 from nvprobe.analyze.findings.traffic import exposed_communication, exposed_copies, graph_gaps
 from nvprobe.analyze.findings.waiting import (
     allocation,
@@ -91,7 +92,7 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Everything worth changing, what saves most first (by the middle of its bounds)."""
     found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
     kept = [_weighed(one, evidence.window_ns) for one in found if _notable(one, evidence.window_ns)]
-    return tuple(sorted(kept, key=lambda one: -sum(one.saves_ns)))
+    return tuple(sorted(with_sources(evidence, kept), key=lambda one: -sum(one.saves_ns)))
 
 
 def _notable(finding: Finding, window_ns: int) -> bool:

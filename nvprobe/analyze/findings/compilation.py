@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
@@ -31,7 +32,8 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     launches fewer kernels.
     """
     sidecar = evidence.trace.sidecar
-    if sidecar is None or not sidecar.breaks or not evidence.idle_trusted:
+    breaks = () if sidecar is None else tuple(b for b in sidecar.breaks if _own(b.source))
+    if not breaks or not evidence.idle_trusted or not evidence.repeats:
         return
     between = _between_graphs(evidence)
     idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
@@ -44,17 +46,17 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     whole = push_up(paths, idle[:-1])
     most = int(whole[path]) if path >= 0 else int(idle.sum())
     evidence.notes["explained_idle"] = lost
-    sources = Counter(one.source for one in sidecar.breaks if one.source)
+    sources = Counter(one.source for one in breaks if one.source)
     lines = tuple(source for source, _ in sources.most_common(5))
     yield Finding(
         id="graph_break",
         title=f"Graph breaks at {lines[0] if lines else named(paths, path)} split the compiled "
-        f"model; the GPU waits between its {len(sidecar.breaks) + 1} graphs",
+        "model; the GPU waits between graphs",
         path=path,
         sources=lines,
         evidence={
-            "breaks": len(sidecar.breaks),
-            "reason": _reason(sidecar.breaks),
+            "breaks": len(breaks),
+            "reason": _reason(breaks),
             "idle_between_graphs_ns": total,
         },
         saves_ns=(total * 3 // 10, max(most, total)),
@@ -64,6 +66,11 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
             "(torch.library.custom_op with register_fake)",
         ),
     )
+
+
+def _own(source: str | None) -> bool:
+    """Whether a line is the program's: breaks inside torch and nvprobe say nothing of it."""
+    return source is None or not source.startswith(("torch/", "nvprobe/"))
 
 
 def _reason(breaks: tuple[GraphBreak, ...]) -> str:
@@ -76,7 +83,8 @@ def _reason(breaks: tuple[GraphBreak, ...]) -> str:
 def _between_graphs(evidence: Evidence) -> Column:
     """bool per path: above at least two instances of compiled graphs, and inside none of them."""
     paths, tree = evidence.attribution.paths, evidence.attribution.tree
-    graph = paths.kind == Kind.GRAPH
+    compiling = pc.match_substring_regex(paths.names, "^compile ").to_numpy(zero_copy_only=False)
+    graph = (paths.kind == Kind.GRAPH) & ~np.asarray(compiling, bool)[paths.name]
     instances = np.zeros(len(paths.parent), np.int64)
     rows = (tree.path >= 0) & ~tree.folded
     np.add.at(instances, tree.path[rows], 1)
@@ -104,7 +112,7 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
         if span.start < trace.end_ns and span.end > trace.start_ns
     ]  # fmt: skip
     spent = sum(min(s.end, trace.end_ns) - max(s.start, trace.start_ns) for s in spans)
-    again = () if sidecar is None else sidecar.recompiles
+    again = () if sidecar is None else [one for one in sidecar.recompiles if _own(one.source)]
     if not total and not spent:
         return
     path = common_path(paths, idle)

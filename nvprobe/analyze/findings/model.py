@@ -48,6 +48,8 @@ class Finding:
     """What to try, the likeliest first."""
     severity: Severity = "info"
     """Set when findings are ranked, from ``saves_ns``."""
+    ops: Column | None = field(default=None, repr=False, compare=False)
+    """Op rows that it is about: their lines are looked up where Python frames are recorded."""
 
 
 @dataclass(frozen=True)

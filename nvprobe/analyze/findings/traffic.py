@@ -46,6 +46,7 @@ def exposed_copies(evidence: Evidence) -> Iterator[Finding]:
     hideable = min(alone, evidence.alone_ns(compute, copies))
     yield Finding(
         id="exposed_copy",
+        ops=rows,
         title=f"Copies to the GPU in {place} run alone: "
         + ("they share the stream of the compute" if on_compute else "the compute waits for them"),
         path=path,
@@ -82,6 +83,7 @@ def exposed_communication(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
         id="exposed_communication",
+        ops=rows,
         title=f"{exposed / max(total, 1):.0%} of communication in "
         f"{named(evidence.attribution.paths, path)} has no compute beside it",
         path=path,
@@ -122,6 +124,7 @@ def graph_gaps(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
         id="graph_gaps",
+        ops=rows,
         title=f"Replays of CUDA graphs in {named(evidence.attribution.paths, path)} idle between "
         f"nodes of {mean / 1000:.1f} µs",
         path=path,

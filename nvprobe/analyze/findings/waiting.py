@@ -285,6 +285,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
             path, (), facts, (0, total),
             ("record Python stacks (nvprobe launch --with-torch-trace) to see what it does",
              "move the work out of the loop, or into another thread or process"),
+            ops=np.flatnonzero(kernels),
         )  # fmt: skip
     elif typical <= SHORT_KERNEL_NS:
         yield Finding(
@@ -295,6 +296,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
             ('torch.compile(mode="reduce-overhead"): fewer kernels, replayed as a CUDA graph',
              "capture the step in a CUDA graph (torch.cuda.CUDAGraph, make_graphed_callables)",
              "larger batches; foreach or fused optimizers"),
+            ops=np.flatnonzero(kernels),
         )  # fmt: skip
 
 

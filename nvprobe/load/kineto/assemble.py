@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.load.kineto.captures import Captured, captured_nodes
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.identities import (
     HOSTED,
@@ -94,7 +95,9 @@ class _Assembly:
         self._let_go("flows", "memory", "overheads", "frames", "window", "window_end")
         ranges, operators = self._ranges()
         self._let_go("operators", "annotations", "modules")
-        calls, ops, syncs = self._calls(), self._ops(), self._syncs()
+        captured = self._captured()
+        calls, ops, syncs = self._calls(), self._ops(captured.node), self._syncs()
+        nodes = captured.table(calls.process, calls.thread, calls.start)
         devices = device_table(self.about, self.device_ids, self.names.__getitem__)
         processes, threads = self._processes(), self._threads()
         return Trace(
@@ -108,6 +111,7 @@ class _Assembly:
             ranges=ranges,
             operators=operators,
             syncs=syncs,
+            graph_nodes=nodes if len(nodes) else None,
             overheads=overheads,
             frames=frames,
             flows=flows,
@@ -207,7 +211,11 @@ class _Assembly:
         taken["name"] = self._renamed(taken["name"], plain_call)
         return Calls(**taken, correlation=self.rows["calls"]["correlation"])
 
-    def _ops(self) -> Ops:
+    def _captured(self) -> Captured:
+        ops, calls, names = self.rows["ops"], self.rows["calls"], list(self.names)
+        return captured_nodes(ops, calls, names, graph_nodes(ops, calls, names))
+
+    def _ops(self, graph_node: Column) -> Ops:
         columns = self.rows["ops"]
         texts = list(self.names)
         used, inverse = np.unique(columns["name"], return_inverse=True)
@@ -232,7 +240,7 @@ class _Assembly:
             end=columns["end"],
             name=np.where(is_kernel, columns["name"], name),
             short_name=np.where(is_kernel, np.array(shorts, np.int32)[inverse], name),
-            graph_node=graph_nodes(columns, self.rows["calls"], list(self.names)),
+            graph_node=graph_node,
             bytes=np.where(is_kernel, -1, columns["bytes"]),
             copy_kind=told([copy.kind for copy in copies]),
             source_memory=told([copy.source for copy in copies]),

@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 _EXACT_BELOW = float(1 << 43)
+_LARGEST = 9e15
+"""Microseconds beyond which nanoseconds overflow int64."""
 
 _NAMES = {
     "external": "External id",
@@ -119,8 +121,12 @@ class InexactTimes(Exception):
 
 
 def nanoseconds(values: list[Any]) -> Column:
-    """int64 ns of times in µs, exactly; raises :class:`InexactTimes` where floats cannot be."""
+    """int64 ns of times in µs, exactly; raises :class:`InexactTimes` where floats cannot be.
+
+    A time no int64 can hold is no time: 0.
+    """
     micro = np.array(values, np.float64)
+    micro[~(np.abs(micro) < _LARGEST)] = 0
     whole = np.floor(micro)
     part = micro - whole
     if len(micro) and np.abs(micro).max() >= _EXACT_BELOW and float in set(map(type, values)):
@@ -137,11 +143,13 @@ def nanoseconds_of_text(values: list[Any]) -> Column:
         return np.array([_nanoseconds_of(text) for text in texts.to_pylist()], np.int64)
     # A decimal128 of scale 3 counts thousandths of a µs; its low word is the int64.
     words = np.frombuffer(exact.buffers()[1], np.int64).reshape(-1, 2)
-    return words[exact.offset : exact.offset + len(exact), 0].copy()
+    low, high = words[exact.offset : exact.offset + len(exact)].T
+    return np.where(high == low >> 63, low, 0)
 
 
 def _nanoseconds_of(text: str) -> int:
     try:
-        return int((Decimal(text) * 1000).to_integral_value())
-    except InvalidOperation:
+        value = int((Decimal(text) * 1000).to_integral_value())
+    except (InvalidOperation, OverflowError, ValueError):
         return 0
+    return value if abs(value) < 1 << 63 else 0

@@ -25,6 +25,7 @@ _TAIL_LIMIT = 64 << 20
 EVENT_START = rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:'
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=" + EVENT_START + rb")")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_BEGIN = re.compile(rb"\[\s*(?=\{\s*\"(?:ph|cat|name|ts)\"\s*:)")
 _LIST_END = re.compile(rb"(?:\}|\A)\s*(\])\s*(?=,\s*\"|\}\s*$|$)")
 
 
@@ -116,8 +117,12 @@ class EventStream:
             if found:
                 self.head = text[: found.end() - 1]
                 return text[found.end() :]
-        self.head = text
-        return b""
+            if len(text) > _TAIL_LIMIT:
+                break
+        # The key itself is damaged: whatever list looks like one of events is tried.
+        first = _EVENTS_BEGIN.search(text)
+        self.head = text[: first.start()] if first else text
+        return text[first.end() :] if first else b""
 
     def _rest_of(self, carry: bytes, begin: int) -> bytes:
         if not self.ended:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 WARMUP, MEASURED = 8, 16
-WIDTH, LENGTH, BATCH = 512, 128, 16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WIDTH, LENGTH, BATCH = (512, 128, 16) if DEVICE == "cuda" else (32, 8, 4)
 
 
 class Attention(nn.Module):
@@ -47,9 +48,9 @@ class Block(nn.Module):
 
 
 def transformer() -> nn.Module:
-    """Three blocks and a head, on the GPU."""
+    """Three blocks and a head, on the GPU; on the CPU where a program is only tried out."""
     torch.manual_seed(0)
-    return nn.Sequential(*(Block() for _ in range(3)), nn.Linear(WIDTH, 10)).cuda()
+    return nn.Sequential(*(Block() for _ in range(3)), nn.Linear(WIDTH, 10)).to(DEVICE)
 
 
 def batches() -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
@@ -62,12 +63,18 @@ def timed(batches: Iterable[tuple[torch.Tensor, ...]], step: Callable[..., objec
     """Run the steps; print the mean time of those after the warm-up as JSON."""
     for index, batch in enumerate(batches):
         if index == WARMUP:
-            torch.cuda.synchronize()
+            synchronize()
             begin = time.perf_counter()
-        step(*(part.cuda() for part in batch))
-    torch.cuda.synchronize()
+        step(*(part.to(DEVICE) for part in batch))
+    synchronize()
     step_ms = 1000 * (time.perf_counter() - begin) / MEASURED
     print(json.dumps({"step_ms": round(step_ms, 3)}), flush=True)
+
+
+def synchronize() -> None:
+    """Wait for the GPU where there is one."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def trainer(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

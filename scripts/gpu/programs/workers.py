@@ -1,7 +1,7 @@
 """Eager training fed by DataLoader workers, from pinned memory."""
 
 import torch
-from net import BATCH, LENGTH, MEASURED, WARMUP, WIDTH, timed, trainer, transformer
+from net import BATCH, DEVICE, LENGTH, MEASURED, WARMUP, WIDTH, timed, trainer, transformer
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -16,5 +16,5 @@ class Made(Dataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Made(), batch_size=BATCH, num_workers=4, pin_memory=True)
+    loader = DataLoader(Made(), batch_size=BATCH, num_workers=4, pin_memory=DEVICE == "cuda")
     timed(loader, trainer(transformer()))

@@ -105,3 +105,11 @@ def test_version_without_end(launch: Launcher, nsys: Nsys, tmp_path: Path) -> No
     named = launch("--force", "--backend", "nsys", "job.py")
     assert (named.code, named.out) == (1, "")
     assert "is not Nsight Systems" in named.err
+
+
+def test_an_agent_that_is_late_gets_another_chance(launch: Launcher, stand_in) -> None:
+    stand_in(
+        f"""[ -e tried ] || {{ touch tried; echo "Agent launcher failed."; exit 1; }}
+{TO_THE_COMMAND}; exec "$@" """
+    )
+    assert "did not start" not in run(launch).err

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from nvprobe.analyze.compiled import CompiledGraph, _length_before, compiled_graphs
+from nvprobe.analyze.compiled import (
+    CompiledGraph,
+    _length_before,
+    _short_reason,
+    compiled_graphs,
+)
 from nvprobe.attribute import attribute
 from nvprobe.attribute.modules import modules
 from nvprobe.attribute.together import load
@@ -150,6 +155,15 @@ def test_cuda_graphs_inside(tmp_path: Path) -> None:
 
 def test_no_graphs(tmp_path: Path) -> None:
     assert graphs(tmp_path, launch(1, 1, "k", 2, 3)) == {}
+
+
+def test_a_long_reason_becomes_a_line() -> None:
+    text = (
+        "Encountered graph break when attempting to trace CALL\n\nCall to `f()`\n"
+        "  Explanation: User-inserted\n  graph break.\n  Hint: Remove it.\n"
+    )
+    assert _short_reason(text) == "Call to `f()`: User-inserted graph break."
+    assert _short_reason("print\n") == "print"
 
 
 @pytest.mark.parametrize(("time", "length"), [(0, 0), (5, 0), (7, 2), (10, 5), (15, 5), (22, 7)])

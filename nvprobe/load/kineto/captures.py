@@ -1,0 +1,132 @@
+"""CUDA graphs captured inside a torch trace: which launch of the capture each replayed op was.
+
+A torch trace does not record the creation of graph nodes. It records the launches of the capture,
+which start nothing then, and the ops of each replay. Where a capture ended before a replay, both
+have as many kernels, copies and sets in the same order, and the replay ran on one stream (so its
+order is that of the capture), the n-th op is the n-th launch. Anything else stays untold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.trace import Column, GraphNodes, OpKind
+
+__all__ = ["Captured", "captured_nodes"]
+
+_BEGIN = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture")
+_END = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture")
+_WORK = (
+    (re.compile(r"^(?:cuda|cu|hip)(?:Ext|Module)?Launch(?!Host)"), OpKind.KERNEL),
+    (re.compile(r"^(?:cuda|cu|hip)Memcpy"), OpKind.MEMCPY),
+    (re.compile(r"^(?:cuda|cu|hip)Memset"), OpKind.MEMSET),
+)
+_NOTHING = -1
+_NODE_BITS = 32
+
+Columns = dict[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Nodes of captures that lie inside the trace."""
+
+    node: Column
+    """int64 node id per op: as given, or that of the launch in a capture."""
+    call: Column
+    """int64 row of the calls that made each node."""
+    created: Column
+    """int64 node id made by each of these calls."""
+
+    def table(self, process: Column, thread: Column, time: Column) -> GraphNodes:
+        """The creations as a table; the columns are those of all calls."""
+        return GraphNodes(
+            process=process[self.call],
+            thread=thread[self.call],
+            time=time[self.call],
+            node=self.created,
+            origin=np.zeros(len(self.call), np.int64),
+        )
+
+
+def captured_nodes(ops: Columns, calls: Columns, names: Sequence[str], node: Column) -> Captured:
+    """Lead replayed ops to the launches of their capture; ``node`` is their id so far."""
+    launches = _launches_without_ops(ops, calls, names)
+    captures = _captures(calls, names, launches)
+    out = node.copy()
+    used: set[int] = set()
+    for begin, rows in _replays(ops, calls, node):
+        kinds = ops["kind"][rows].tobytes()
+        fitting = [n for n, one in enumerate(captures) if one.end <= begin and one.kinds == kinds]
+        if fitting and len(np.unique(ops["stream"][rows])) == 1:
+            out[rows] = ((fitting[-1] + 1) << _NODE_BITS) + np.arange(1, len(rows) + 1)
+            used.add(fitting[-1])
+    call = [captures[n].launches for n in sorted(used)]
+    made = [
+        ((n + 1) << _NODE_BITS) + np.arange(1, len(captures[n].launches) + 1) for n in sorted(used)
+    ]
+    nothing = np.empty(0, np.int64)
+    return Captured(out, np.concatenate([nothing, *call]), np.concatenate([nothing, *made]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    end: int
+    launches: Column
+    """Rows of the calls that each make a node, in order."""
+    kinds: bytes
+    """Their :class:`OpKind`, one byte a node."""
+
+
+def _launches_without_ops(ops: Columns, calls: Columns, names: Sequence[str]) -> Column:
+    """Rows of the calls that would start work and started none, in order."""
+    codes, which = np.unique(calls["name"], return_inverse=True)
+    working = np.array([_kind(names[code]) != _NOTHING for code in codes], bool)
+    rows = np.flatnonzero(working[which]) if len(codes) else np.empty(0, np.int64)
+    rows = rows[~np.isin(calls["correlation"][rows], ops["correlation"])]
+    return rows[np.argsort(calls["start"][rows], kind="stable")]
+
+
+def _kind(name: str) -> int:
+    return next((int(kind) for pattern, kind in _WORK if pattern.match(name)), _NOTHING)
+
+
+def _captures(calls: Columns, names: Sequence[str], launches: Column) -> list[_Capture]:
+    """Every capture that begins and ends in the trace, in order of its end.
+
+    Launches of any thread belong to it: the backward pass of a captured step runs on another.
+    """
+    begins = _named(calls, names, _BEGIN)
+    start = calls["start"][launches]
+    out = []
+    for row in _named(calls, names, _END).tolist():
+        before = begins[(calls["tid"][begins] == calls["tid"][row])]
+        before = before[calls["start"][before] < calls["start"][row]]
+        if not len(before):
+            continue
+        begin = int(calls["start"][before].max())
+        low, high = np.searchsorted(start, [begin, calls["end"][row]])
+        inside = launches[low:high]
+        kinds = bytes(_kind(names[code]) for code in calls["name"][inside].tolist())
+        out.append(_Capture(int(calls["end"][row]), inside, kinds))
+    return sorted(out, key=lambda one: one.end)
+
+
+def _named(calls: Columns, names: Sequence[str], pattern: re.Pattern[str]) -> Column:
+    codes = [code for code in np.unique(calls["name"]).tolist() if pattern.match(names[code])]
+    return np.flatnonzero(np.isin(calls["name"], codes))
+
+
+def _replays(ops: Columns, calls: Columns, node: Column) -> list[tuple[int, Column]]:
+    """(start of the launch, its ops in order) of each graph launch."""
+    rows = np.flatnonzero(node > 0)
+    rows = rows[np.lexsort((ops["start"][rows], ops["correlation"][rows]))]
+    ids, first = np.unique(ops["correlation"][rows], return_index=True)
+    order = np.argsort(calls["correlation"], kind="stable")
+    at = np.searchsorted(calls["correlation"][order], ids)
+    begin = calls["start"][order[np.minimum(at, max(len(order) - 1, 0))]] if len(order) else ids
+    return list(zip(begin.tolist(), np.split(rows, first[1:]), strict=True)) if len(ids) else []

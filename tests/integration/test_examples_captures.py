@@ -1,0 +1,88 @@
+"""Captures of the examples on an H200: the first finding is what was planted, and its bound holds.
+
+The archive and the times beside it come from scripts/gpu/examples_capture.py.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvprobe.analyze import Analysis, analyze
+from nvprobe.attribute import attribute
+from nvprobe.attribute.together import load
+from tests.conftest import ROOT
+
+FIXTURES = ROOT / "tests" / "fixtures"
+ARCHIVE, TIMES = FIXTURES / "examples.tar.xz", FIXTURES / "examples.json"
+PLANTED = {
+    "01_sync_in_the_loop": "implicit_sync",
+    "02_slow_dataloader": "input_wait",
+    "03_pageable_copies": "pageable_copy",
+    "04_tiny_kernels": "launch_bound",
+    "05_exposed_copy": "exposed_copy",
+    "06_graph_break": "graph_break",
+    "07_recompile_storm": "recompile",
+    "08_cudamalloc_churn": "allocator",
+    "09_fp32_gemm": "fp32_gemm",
+    "10_unfused_attention": "unfused_attention",
+}
+CAPTURED_STEPS = 3
+
+pytestmark = pytest.mark.skipif(
+    not ARCHIVE.is_file(), reason="no captures of the examples: scripts/gpu/examples_capture.py"
+)
+
+
+@pytest.fixture(scope="module")
+def analyses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Analysis]:
+    folder = tmp_path_factory.mktemp("examples")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return {path.stem: analyze(attribute(load(*_inputs(path)))) for path in folder.glob("*.sqlite")}
+
+
+def _inputs(capture: Path) -> list[Path]:
+    sidecar = capture.with_suffix(".sidecar.jsonl")
+    return [capture, sidecar] if sidecar.exists() else [capture]
+
+
+def _step_ms() -> dict[tuple[str, bool], float]:
+    rows: list[dict[str, Any]] = json.loads(TIMES.read_text())["rows"]
+    return {(row["example"], row["fixed"]): row["step_ms"] for row in rows if "step_ms" in row}
+
+
+@pytest.mark.parametrize(("example", "planted"), PLANTED.items())
+def test_the_first_finding_is_what_was_planted(
+    analyses: dict[str, Analysis], example: str, planted: str
+) -> None:
+    found = analyses[example].findings or ()
+    assert [one.id for one in found][:1] == [planted]
+
+
+def test_the_healthy_one_has_no_finding(analyses: dict[str, Analysis]) -> None:
+    analysis = analyses["11_healthy"]
+    assert analysis.findings == ()
+    assert analysis.verdict.startswith("GPU-bound, nothing found to gain")
+
+
+@pytest.mark.parametrize("example", ["01_sync_in_the_loop", "03_pageable_copies", "06_graph_break"])
+def test_the_planted_line_is_named(analyses: dict[str, Analysis], example: str) -> None:
+    first = (analyses[example].findings or ())[0]
+    script = (ROOT / "examples" / f"{example}.py").read_text().splitlines()
+    line = next(n for n, text in enumerate(script, 1) if "# planted" in text)
+    assert any(f"{example}.py:{line}" in source for source in first.sources)
+
+
+@pytest.mark.parametrize("example", PLANTED)
+def test_the_measured_gain_lies_within_the_bound(
+    analyses: dict[str, Analysis], example: str
+) -> None:
+    times = _step_ms()
+    gained = 1e6 * (times[example, False] - times[example, True])
+    low, high = (analyses[example].findings or ())[0].saves_ns
+    assert low / CAPTURED_STEPS <= gained <= high / CAPTURED_STEPS
