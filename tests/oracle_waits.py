@@ -6,6 +6,7 @@ own by looking at everything that is open there. The fast path must agree to the
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 
@@ -82,6 +83,7 @@ class WaitOracle:
                 self.own_ops[op["call"]].append(op)
         self.waits = self._waits()
         self.activities = self._activities()
+        self.frames = self._frames()
 
     def _ops(self) -> list[dict]:
         o = self.trace.ops
@@ -196,6 +198,17 @@ class WaitOracle:
         ]
         return min(mine, default=-1), stream
 
+    def _frames(self) -> list[tuple]:
+        """(thread, start, end, label or None if not the user's, row) of every Python frame."""
+        f, out = self.trace.frames, []
+        for row in range(len(f) if f is not None else 0):
+            text = self.trace.text(int(f.name[row])) or ""
+            found = re.fullmatch(r"(.+)\((\d+)\): (.+)", text)
+            theirs = found and not re.match(r"torch/|contextlib\.py|<", text)
+            label = f"{found[1]}:{found[2]} ({found[3]})" if theirs else None
+            out.append((int(f.thread[row]), int(f.start[row]), int(f.end[row]), label, row))
+        return out
+
     def _launched(self) -> dict[int, list[int]]:
         """Call row -> rows of all its ops, also those with impossible times."""
         out = defaultdict(list)
@@ -265,12 +278,23 @@ class WaitOracle:
         rows = [n for n, (p, s, e) in enumerate(self.steps) if p == process and s <= time < e]
         return rows[-1] if rows else -1
 
+    def line(self, thread: int, time: int) -> str | None:
+        """The innermost user's frame of the thread, else of the one that it follows."""
+        here = [f for f in self.frames if f[0] == thread and f[1] <= time < f[2]]
+        users = [f for f in sorted(here, key=lambda f: (f[1], -f[2], f[4])) if f[3]]
+        if users:
+            return users[-1][3]
+        leader = self.paths.initiator(thread) if thread in self.paths.autograd else None
+        return self.line(leader, time) if leader is not None else None
+
     def charge(self, gap: dict) -> tuple[Counter, Counter]:
-        """((step, path, cause) -> ns, call row of a wait -> bubble ns) of one gap."""
+        """((step, (path, line), cause) -> ns, call row of a wait -> bubble ns) of one gap."""
         call = self.calls[gap["op"]["call"]] if gap["op"]["call"] is not None else None
         thread = call["thread"] if call else None
         queued = min(max(call["end"], gap["start"]), gap["end"]) if call else gap["start"]
-        cuts = {gap["start"], queued} | {t for _, *se in self.steps for t in se}
+        followers = (thread, self.paths.initiator(thread)) if thread is not None else ()
+        frames = {x for f in self.frames if f[0] in followers for x in f[1:3]}
+        cuts = {gap["start"], queued} | frames | {t for _, *se in self.steps for t in se}
         threads = {thread, self.paths.initiator(thread)} if thread is not None else set()
         for t in threads:
             cuts |= {x for r in self.by_thread[t] for x in (r[1], r[2])}
@@ -290,6 +314,7 @@ class WaitOracle:
         for start, end in zip(cuts, [*cuts[1:], gap["end"]], strict=True):
             step = self.step(gap["op"]["process"], start)
             path = self.paths.at(thread, start) if thread is not None else ()
+            path = (path, self.line(thread, start) if thread is not None else None)
             if thread is None or start >= queued:
                 cause = "unknown" if thread is None else "device_wait"
                 charges[step, path, cause] += end - start

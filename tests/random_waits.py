@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nvprobe.trace import (
     Calls,
     Devices,
+    Frames,
     OpKind,
     Ops,
     Processes,
@@ -48,7 +49,14 @@ CALL_NAMES = [
 ]
 OP_NAMES = ["gemm_kernel", "ncclDevKernel_AllReduce", "ncclKernel_SendRecv", "Memcpy", "Memset"]
 OP_KINDS = [OpKind.KERNEL, OpKind.KERNEL, OpKind.KERNEL, OpKind.MEMCPY, OpKind.MEMSET]
-STRINGS = [*RANGE_NAMES, *CALL_NAMES, *OP_NAMES, "python3", "pt_autograd_0"]
+FRAME_NAMES = [
+    "train.py(10): step",
+    "model/net.py(3): forward",
+    "torch/nn/modules/module.py(1): __call__",
+    "contextlib.py(5): __enter__",
+    "<built-in method item of Tensor object at 0x7f0000000000>",
+]
+STRINGS = [*RANGE_NAMES, *CALL_NAMES, *OP_NAMES, *FRAME_NAMES, "python3", "pt_autograd_0"]
 times = st.integers(1, 39)
 
 
@@ -73,16 +81,22 @@ def wait_traces(draw, crossing: bool = False):
         st.sampled_from([1, 2, 8, 10]),
     )
     ops = draw(st.lists(op, max_size=10))
+    frames = []
+    if draw(st.booleans()):
+        frames = [
+            (thread, start, min(end, 40), name % len(FRAME_NAMES))
+            for thread, start, end, name in draw(range_rows(threads, False))
+        ]
     sync = st.tuples(st.integers(0, 13), st.integers(0, 1), st.integers(-1, 2))
     syncs = draw(st.lists(sync, max_size=4, unique_by=lambda s: s[0]))
-    return _build(np.array(process), ranges, calls, ops, syncs)
+    return _build(np.array(process), ranges, calls, ops, syncs, frames)
 
 
 def _rows(rows: list[tuple], width: int) -> list[np.ndarray]:
     return list(np.array(rows, np.int64).reshape(-1, width).T)
 
 
-def _build(process, ranges, calls, ops, syncs) -> Trace:
+def _build(process, ranges, calls, ops, syncs, frames) -> Trace:
     thread, start, length, name = _rows(calls, 4)
     correlation = np.arange(len(calls)) + 1
     op_call, op_start, op_length, device, stream, memory, op_name, copy_kind = _rows(ops, 8)
@@ -149,5 +163,14 @@ def _build(process, ranges, calls, ops, syncs) -> Trace:
             end=sync_call,
             event=np.full(len(sync_call), -1),
         ),
+        frames=_frames(process, frames),
         end_ns=40,
     )
+
+
+def _frames(process, frames) -> Frames | None:
+    thread, start, end, name = _rows(frames, 4)
+    first = STRINGS.index(FRAME_NAMES[0])
+    if not len(thread):
+        return None
+    return Frames(process=process[thread], thread=thread, start=start, end=end, name=first + name)

@@ -23,7 +23,7 @@ from nvprobe.attribute.intervals import running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["HostTime", "host_time"]
+__all__ = ["HostTime", "by_label", "host_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,25 @@ def host_time(
         idle_ns=sums(code[calls_end:], waited.ns, len(keys)),
     )
     return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
+
+
+def by_label(host: HostTime, label: list[str]) -> tuple[list[str], HostTime]:
+    """Host time summed by a label of each row; ``path`` is where most idle time of it is."""
+    names = list(dict.fromkeys(label))
+    number = {name: row for row, name in enumerate(names)}
+    code = np.array([number[name] for name in label], np.int64)
+    size = len(names)
+    first = np.lexsort((-host.host_ns, -host.idle_ns, code))
+    first = first[runs(code[first])]
+    table = HostTime(
+        path=host.path[first],
+        line=host.line[first],
+        launches=sums(code, host.launches, size),
+        host_ns=sums(code, host.host_ns, size),
+        idle_ns=sums(code, host.idle_ns, size),
+    )
+    order = np.lexsort((-table.host_ns, -table.idle_ns))
+    return [names[row] for row in order.tolist()], table.take(order)
 
 
 @dataclass(frozen=True, slots=True)

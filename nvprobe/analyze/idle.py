@@ -146,10 +146,19 @@ def _cut(
         (late, delays.start[late]),
         (late, delays.end[late]),
         *borders_of_ranges(attribution, gaps),
-        *(borders(gaps, gaps.thread, *ends(lines.nesting)) if lines is not None else ()),
+        *(_frame_borders(gaps, lines) if lines is not None else ()),
         *_step_borders(attribution, gaps, steps),
     ]
     return cut(gaps, cuts)
+
+
+def _frame_borders(gaps: Gaps, lines: CodeLines) -> Iterator[tuple[Column, Column]]:
+    """(gap, time) of every begin and end of a Python frame of the gap's thread, or its leader's."""
+    lane, time = ends(lines.nesting)
+    yield from borders(gaps, gaps.thread, lane, time)
+    leader = np.where(gaps.thread != NO_ROW, lines.leader[gaps.thread], NO_ROW)
+    if (leader != NO_ROW).any():
+        yield from borders(gaps, leader, lane, time)
 
 
 def _step_borders(

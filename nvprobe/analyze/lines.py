@@ -6,6 +6,7 @@ The user's frame is the innermost one that belongs neither to torch nor to Pytho
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 
@@ -13,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting, nest
 from nvprobe.trace import Column, Frames, Trace
 
-__all__ = ["NO_LINE", "CodeLines", "code_lines"]
+__all__ = ["NO_LINE", "CodeLines", "code_lines", "lines_behind"]
 
 NO_LINE = -1
 
@@ -39,10 +41,17 @@ class CodeLines:
     built_in: Column
     """int32 row of ``labels`` per position: the built-in function that it is; -1."""
     labels: pa.StringArray
+    leader: Column
+    """int32 thread whose frames count where a thread has none open: its initiating one, -1."""
 
     def at(self, thread: Column, time: Column) -> Column:
         """int32 row of ``labels`` of the user's frame, ``NO_LINE`` where none is open."""
-        return self._open(self.line, thread, time)
+        out = self._open(self.line, thread, time)
+        follows = np.flatnonzero((out == NO_LINE) & (thread >= 0))
+        follows = follows[self.leader[thread[follows]] >= 0]
+        if len(follows):
+            out[follows] = self._open(self.line, self.leader[thread[follows]], time[follows])
+        return out
 
     def built_in_at(self, thread: Column, time: Column) -> Column:
         """int32 row of ``labels`` of the built-in function running, ``NO_LINE`` for none."""
@@ -64,7 +73,7 @@ class CodeLines:
 
 
 def code_lines(trace: Trace) -> CodeLines | None:
-    """The Python frames of a trace; ``None`` where it has none."""
+    """The Python frames of a trace, each thread for itself; ``None`` where it has none."""
     frames = trace.frames
     if frames is None or not len(frames):
         return None
@@ -73,7 +82,19 @@ def code_lines(trace: Trace) -> CodeLines | None:
     nesting = nest(frames.thread[known], frames.start[known], frames.end[known], threads)
     line, built_in, labels = _labels(trace, frames)
     name = frames.name[known][nesting.row]
-    return CodeLines(nesting, _inherited(nesting, line[name]), built_in[name], labels)
+    alone = np.full(threads, -1, np.int32)
+    return CodeLines(nesting, _inherited(nesting, line[name]), built_in[name], labels, alone)
+
+
+def lines_behind(attribution: Attribution) -> CodeLines | None:
+    """The same, with autograd threads following their initiating thread."""
+    lines = code_lines(attribution.trace)
+    if lines is None:
+        return None
+    leader = lines.leader.copy()
+    backward = np.flatnonzero(attribution.autograd)
+    leader[backward] = attribution.open.initiator(backward)
+    return dataclasses.replace(lines, leader=leader)
 
 
 def _labels(trace: Trace, frames: Frames) -> tuple[Column, Column, pa.StringArray]:

@@ -19,7 +19,7 @@ from nvprobe.analyze.gaps import Gaps, device_gaps
 from nvprobe.analyze.host import HostTime, host_time
 from nvprobe.analyze.hostwork import Cause, call_roles, host_work
 from nvprobe.analyze.idle import IdleCharges, by, idle_charges
-from nvprobe.analyze.lines import CodeLines, code_lines
+from nvprobe.analyze.lines import CodeLines, lines_behind
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.order import device_busy, device_order
 from nvprobe.analyze.overlap import Overlap, overlap
@@ -84,7 +84,7 @@ def waits(attribution: Attribution, steps: Steps) -> Waits:
     calls = synchronising_calls(attribution, roles, busy, lanes)
     host = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
-    lines = code_lines(attribution.trace)
+    lines = lines_behind(attribution)
     idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
     syncs = sync_sites(attribution, calls, bubbles, host, lines)
     crowd = Crowd.of(order)

@@ -85,7 +85,7 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
         charges, bubbles = oracle.charge(wanted_gaps[row])
         texts = attribution.paths.texts()
         wanted = Counter()
-        for (step, path, cause), ns in charges.items():
+        for (step, (path, _), cause), ns in charges.items():
             wanted[step, "/".join(name.replace("/", "\\/") for name in path), cause] += ns
         columns = (idle.step, idle.path, idle.cause, idle.ns)
         got = Counter()

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analyze.combinations import combination_name
+from nvprobe.analyze.host import by_label
 from nvprobe.analyze.hostwork import Cause
 from nvprobe.analyze.idle import by
 from nvprobe.analyze.model import Analysis
@@ -127,29 +128,47 @@ def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
 
 
 def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """Python and dispatch between launches, where the GPU waited for it."""
+    """Python and dispatch between launches, where the GPU waited for it.
+
+    By Python frame where there are any, else by operator, else by range.
+    """
     waits = analysis.waits
     if waits is None or not len(waits.host):
         return None
-    rows = np.flatnonzero(waits.host.idle_ns)
-    rows = rows[np.argsort(-waits.host.idle_ns[rows], kind="stable")]
-    if not len(rows):
+    names, rows = by_label(waits.host, _host_labels(analysis, waits))
+    shown = int(np.count_nonzero(rows.idle_ns))
+    if not shown:
         return None
     paths, room = analysis.attribution.paths, max(18, width // 3)
-    operators = waits.operators.of(waits.host.path[rows[:_LINES]])
-    out = new_table("Host work between launches", "Launches", "Host", "GPU idle", "In", In=room)
-    for row, operator in zip(rows[:_LINES].tolist(), operators, strict=True):
-        path, line = int(waits.host.path[row]), int(waits.host.line[row])
-        where = paths.text(path) if path >= 0 else "(no range)"
-        what = waits.line_labels[line] if line >= 0 else operator or where.rsplit("/", 1)[-1]
+    out = new_table("Host work", "Launches", "Host", "GPU idle", "Mostly in", Mostly_in=room)
+    for row, name in enumerate(names[: min(shown, _LINES)]):
+        path = int(rows.path[row])
         out.add_row(
-            plain(what),
-            f"{int(waits.host.launches[row]):,}",
-            time(int(waits.host.host_ns[row])),
-            time(int(waits.host.idle_ns[row])),
-            left_cut(where, room),
+            plain(name),
+            f"{int(rows.launches[row]):,}",
+            time(int(rows.host_ns[row])),
+            time(int(rows.idle_ns[row])),
+            left_cut(paths.text(path) if path >= 0 else "(no range)", room),
         )
-    return Group(out, *_more(len(rows) - _LINES, "more place", "--json"))
+    return Group(out, *_more(shown - _LINES, "more place", "--json"))
+
+
+def _host_labels(analysis: Analysis, waits: Waits) -> list[str]:
+    """What to call the host work of each row."""
+    table, paths = waits.host, analysis.attribution.paths
+    lines = waits.line_labels
+    names = paths.names.to_pylist()
+    return [
+        lines[line]
+        if line >= 0
+        else operator or (names[paths.name[path]] if path >= 0 else "(no range)")
+        for line, operator, path in zip(
+            table.line.tolist(),
+            waits.operators.of(table.path),
+            table.path.tolist(),
+            strict=True,
+        )
+    ]
 
 
 def _more(number: int, noun: str, options: str) -> list[Text]:
