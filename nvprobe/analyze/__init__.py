@@ -10,7 +10,6 @@ import dataclasses
 
 from nvprobe.analyze.bounds import bound
 from nvprobe.analyze.compiled import compiled_graphs
-from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
@@ -80,7 +79,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         memory=evidence.memory,
         snapshot=snapshot,
         snapshot_peaks=peaks,
-        counters=counter_use(attribution),
+        counters=evidence.counters,
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),

@@ -162,10 +162,12 @@ def _forward_ids(
     attribution: Attribution, texts: _Texts, named: dict[int, str], regions: Column
 ) -> dict[tuple[int, int], str]:
     """Compile id by (process, sequence number) of the forward's CompiledFunction."""
+    if attribution.trace.ranges is None:
+        return {}
     forward = texts.rows(_FORWARD)
     around = _nearest(attribution, forward, regions)
     numbers = attribution.tree.sequence[forward].tolist()
-    process = attribution.trace.ranges.process[forward].tolist()  # type: ignore[union-attr]
+    process = attribution.trace.ranges.process[forward].tolist()
     return {
         (p, n): named[r]
         for p, n, r in zip(process, numbers, around.tolist(), strict=True)

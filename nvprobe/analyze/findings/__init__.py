@@ -11,13 +11,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from nvprobe.analyze.classes import classify_ops
+from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.findings.capture import memory_limit, profiler_cost
 from nvprobe.analyze.findings.compilation import compilation, graph_breaks
+from nvprobe.analyze.findings.dominance import latency_bound_kernel, underfilled_kernel
 from nvprobe.analyze.findings.kernels import (
     elementwise_chains,
     fp32_products,
     gemm_efficiency,
-    one_kernel,
     unfused_attention,
 )
 from nvprobe.analyze.findings.model import Evidence, Finding, Severity
@@ -55,7 +56,8 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     unfused_attention,
     fp32_products,
     elementwise_chains,
-    one_kernel,
+    underfilled_kernel,
+    latency_bound_kernel,
     gemm_efficiency,
     exposed_copies,
     exposed_communication,
@@ -83,6 +85,7 @@ def gather(
         fit=launch_fit(attribution.trace),
         work=work_items(attribution, classes),
         memory=memory(attribution, steps),
+        counters=counter_use(attribution),
         lost_launches=len(lost),
         suspect=suspect,
     )

@@ -23,7 +23,6 @@ __all__ = [
     "elementwise_chains",
     "fp32_products",
     "gemm_efficiency",
-    "one_kernel",
     "unfused_attention",
 ]
 
@@ -34,10 +33,10 @@ SHORT_CHAIN_NS = 200_000
 """Kernels longer than this are bound by their own traffic even when fused."""
 LONGEST_CHAIN = 40
 """A longer run is a loop over parameters: separate tensors, which fusing does not join."""
+HARDLY = 0.1
+"""A GPU that is less busy than this gains nothing from faster kernels."""
 LOW_MFU = 0.4
 GOOD_MFU = 0.7
-DOMINATES = 0.5
-SMALL_WAVE = 0.5
 
 
 def _critical(evidence: Evidence) -> float:
@@ -68,7 +67,7 @@ def fp32_products(evidence: Evidence) -> Iterator[Finding]:
     ]
     gain = np.array([*(g or 1.0 for g in gains), 1.0])
     rows = rows[gain[ops.device[rows]] > 1]
-    if not len(rows):
+    if not len(rows) or evidence.busy_share < HARDLY:
         return
     spent = evidence.attribution.duration[rows]
     total = int(spent.sum())
@@ -107,7 +106,7 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
     High end: nine tenths of those kernels; low end: three tenths.
     """
     groups = _attention_groups(evidence)
-    if not groups:
+    if not groups or evidence.busy_share < HARDLY:
         return
     rows = np.concatenate(groups)
     evidence.notes["explained_ops"] = rows
@@ -168,7 +167,7 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
     """
     text = kernel_text(evidence)
     low, high = text.spans(_CHAIN)
-    if not len(low):
+    if not len(low) or evidence.busy_share < HARDLY:
         return
     duration = np.where(text.op >= 0, evidence.attribution.duration[text.op], 0)
     summed = np.concatenate(([0], np.cumsum(duration)))
@@ -215,52 +214,6 @@ def _explained(evidence: Evidence) -> Column:
     if isinstance(rows, np.ndarray):
         out[rows] = True
     return out
-
-
-def one_kernel(evidence: Evidence) -> Iterator[Finding]:
-    """One kernel takes most of the GPU time and does not fill the GPU.
-
-    High end: the share of block slots that its grid leaves empty. A kernel that fills the GPU is
-    no finding: what it could gain only counters can tell.
-    """
-    trace, fit = evidence.trace, evidence.fit
-    if fit is None or trace.geometry is None:
-        return
-    op = trace.geometry.op
-    duration = np.where(evidence.trusted, evidence.attribution.duration, 0)
-    names, place = np.unique(evidence.ops.name[op], return_inverse=True)
-    spent = sums(place, duration[op], len(names))
-    total = int(duration.sum())
-    best = int(np.argmax(spent)) if len(spent) else -1
-    if best < 0 or not total or spent[best] < DOMINATES * total:
-        return
-    rows = np.flatnonzero((place == best) & ~np.isnan(fit.waves))
-    weight = duration[op[rows]]
-    empty = int((weight * np.nan_to_num(fit.tail[rows])).sum())
-    if not weight.sum() or empty < SMALL_WAVE * weight.sum():
-        return
-    name = trace.text(int(evidence.ops.short_name[op[rows[0]]])) or "a kernel"
-    path = common_path(evidence.attribution.paths, _by_path(evidence, op[rows]))
-    yield Finding(
-        id="kernel_underfills",
-        ops=op[rows],
-        title=f"One kernel takes {spent[best] / total:.0%} of GPU time and leaves most of the GPU "
-        "empty",
-        path=path,
-        sources=(),
-        evidence={
-            "kernel": name,
-            "gpu_ns": int(spent[best]),
-            "waves": round(float(np.average(fit.waves[rows], weights=weight)), 3),
-            "occupancy": round(float(np.average(fit.occupancy[rows], weights=weight)), 3),
-            "empty_slots": round(empty / int(weight.sum()), 3),
-        },
-        saves_ns=(0, empty),
-        advice=(
-            "give it more parallel work: a larger batch, split-K, or several streams",
-            "profile this kernel with Nsight Compute",
-        ),
-    )
 
 
 def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:

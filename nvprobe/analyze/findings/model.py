@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analyze.classes import OpClasses
+from nvprobe.analyze.counters import CounterUse
 from nvprobe.analyze.hostwork import Cause
 from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import DeviceUse, Steps
@@ -64,6 +65,7 @@ class Evidence:
     fit: LaunchFit | None
     work: WorkItems | None
     memory: Memory | None
+    counters: CounterUse | None
     lost_launches: int
     """Launch calls without any GPU record: with more than one in a hundred, idle means nothing."""
     suspect: Column
