@@ -315,6 +315,45 @@ def test_checkpointing_ddp_and_scripting(recorder: Recorder):
     assert groups["parallel"] == ["head", "head"]
 
 
+def test_fsdp2_and_checkpoint_wrappers_keep_the_names(recorder: Recorder):
+    pytest.importorskip("torch.distributed.fsdp", reason="a torch without distributed")
+    code = """
+    import tempfile
+    import torch.distributed as dist
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    for order in ("annotated first", "sharded first"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+        if order == "annotated first":
+            nvprobe.annotate(model)
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if order == "sharded first":
+            nvprobe.annotate(model)
+        with nvprobe.range(order):
+            model(x).sum().backward()
+    with nvprobe.range("wrapped"):
+        nvprobe.annotate(nn.Sequential(checkpoint_wrapper(nn.Linear(8, 8))))(x).sum().backward()
+    dist.destroy_process_group()
+    """
+    groups: dict[str, list[str]] = {}
+    for one in recorder.run(with_net(code)).ranges():
+        if one.category == "user":
+            groups[one.name] = []
+        elif one.path[0] in groups and one.category == "module":
+            groups[one.path[0]].append(one.name)
+    names = ["Sequential", "0", "1", "1.0", "1.1"]
+    assert groups == {
+        "annotated first": names,
+        "sharded first": names,
+        "wrapped": ["Sequential", "0", "0"],  # recomputed in backward
+    }
+
+
 def test_torch_compile_sees_nothing_of_it(recorder: Recorder):
     code = """
     import sys

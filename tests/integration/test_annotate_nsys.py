@@ -1,0 +1,102 @@
+"""Ranges as a real nsys records them, where one is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.nvtx_recorder import ROOT
+
+NSYS = shutil.which("nsys")
+pytestmark = [
+    pytest.mark.nsys,
+    pytest.mark.slow,
+    pytest.mark.skipif(NSYS is None, reason="no nsys on this machine"),
+]
+
+PROGRAM = """
+    import nvprobe
+    nvprobe.instrument(children=False)
+    for i in nvprobe.steps(range(3)):
+        with nvprobe.range("work", payload=i):
+            pass
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        with nvprobe.step():
+            torch.nn.Sequential(torch.nn.Linear(2, 2))(torch.ones(1, 2))
+"""
+
+
+def ranges_of(export: Path) -> list[tuple[str, str | None, int | None]]:
+    """Text, category and payload of the ranges in the domain, in order; all must have an end."""
+    with sqlite3.connect(export) as base:
+        columns = {row[1] for row in base.execute("PRAGMA table_info(NVTX_EVENTS)")}
+        payload = "int64Value" if "int64Value" in columns else "NULL"
+        rows = base.execute(
+            f"""
+            SELECT coalesce(e.text, s.value), e.category, {payload}, e.end, e.domainId
+            FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId
+            WHERE e.eventType = 59 ORDER BY e.start
+            """
+        ).fetchall()
+        names = dict(
+            base.execute(
+                """
+                SELECT e.category, coalesce(e.text, s.value)
+                FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId
+                WHERE e.eventType = 33
+                """
+            ).fetchall()
+        )
+    assert all(row[3] is not None for row in rows)
+    return [(row[0], names.get(row[1]), row[2]) for row in rows]
+
+
+def test_nsys_records_names_categories_and_payloads(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    report = tmp_path / "report"
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--export=sqlite"]
+    command = [str(NSYS), "profile", *options, "-o", str(report), sys.executable, str(script)]
+    try:
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=200,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("this nsys hung after the program's end, as 2022.4 at times does")
+    export = report.with_suffix(".sqlite")
+    if not export.exists():
+        pytest.skip("this nsys wrote no report: its importer is missing")
+    recorded = ranges_of(export)
+    expected = [
+        one
+        for i in range(3)
+        for one in (("step", "step", i), ("data", "phase", None), ("work", "user", i))
+    ]
+    assert [(name, kind) for name, kind, _ in recorded[:9]] == [one[:2] for one in expected]
+    payloads = [payload for name, _, payload in recorded if name in ("step", "work")]
+    if any(payload is not None for payload in payloads):
+        assert payloads[:6] == [0, 0, 1, 1, 2, 2]
+    if len(recorded) > 9:
+        assert [name for name, _, _ in recorded[9:]] == [
+            "data",
+            "step",
+            "forward",
+            "Sequential",
+            "0",
+        ]
