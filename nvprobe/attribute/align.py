@@ -26,6 +26,7 @@ REACH_NS = 1_000_000
 _COARSE_CALLS = 500
 """Calls used to find the neighbourhood of the offset; all are used to bound it."""
 _NEAR_NS = 50_000
+_CLOCK_MARK = "nvprobe clock "
 _FEW = 20
 """Fewer calls than this bound nothing."""
 _TOLERATED = 0.002
@@ -59,7 +60,7 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
     shift = second.origin_ns - first.origin_ns
     starts, ends, edges = _evidence(first, second, shift)
     if sum(map(len, starts)) < _FEW or not sum(map(len, edges)):
-        return None
+        return _by_marks(first, second, shift)
     near = _least_straddled(_thinned(starts, ends), edges, -REACH_NS, REACH_NS)
     if near is None:
         return None
@@ -70,6 +71,31 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
         return None
     low, high, pairs = _bounded_by_pairs(first, second, shift, *found)
     return Offset(low, high, sum(map(len, starts)), pairs)
+
+
+def _by_marks(first: Trace, second: Trace, shift: int) -> Offset | None:
+    """Bound the offset by marks alone: where no CUDA was used there are no calls to go by.
+
+    ``nvprobe launch --with-torch-trace`` writes each NVTX mark ``nvprobe clock <unix ns>`` inside a
+    scope of torch's profiler of that name, at both ends of the window: mark - end of the scope <=
+    offset <= mark - start of the scope.
+    """
+    if first.marks is None or second.ranges is None:
+        return None
+    marks = {
+        text: int(time)
+        for text, time in zip(first.texts(first.marks.name), first.marks.time, strict=True)
+        if text is not None and text.startswith(_CLOCK_MARK)
+    }
+    low, high, pairs = -REACH_NS, REACH_NS, 0
+    scopes = second.ranges.take(second.ranges.source == RangeSource.ANNOTATION)
+    texts = second.texts(scopes.name)
+    for row in (row for row, text in enumerate(texts) if text in marks):
+        mark = marks[str(texts[row])]
+        low = max(low, mark - int(scopes.end[row]) - shift)
+        high = min(high, mark - int(scopes.start[row]) - shift)
+        pairs += 1
+    return Offset(low, high, 0, pairs) if pairs and low <= high else None
 
 
 def thread_rows(first: Trace, second: Trace) -> Column:

@@ -203,7 +203,7 @@ class _Run:
         plan = self.plan
         if plan.nsys is not None:
             self._collect_nsys(plan.nsys, temporary, ending, status, outcome)
-        traces = sorted(self.folder.glob("torch.*.json*"))
+        traces = sorted(self.folder.glob("trace.*.json*"))
         outcome.files += traces
         outcome.files += sorted(self.folder.glob("sidecar.*.jsonl"))
         if plan.nsys is None and not traces and plan.instrumented:
@@ -306,7 +306,7 @@ def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
     window = plan.options.window
     if ending.signal is not None and status.closed is None:
         return f"no trace was written: signal {ending.signal} ended the program while it recorded"
-    if status.opened is None and window.by_steps:
+    if status.opened is None and window.first:
         return never_opened(window, status.steps)
     return "no trace was written: the program did not import torch, or its profiler failed"
 

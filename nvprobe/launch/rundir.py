@@ -31,7 +31,7 @@ _OURS = (
     "report.*",
     "report_pqtdir",
     "sidecar.*.jsonl",
-    "torch.*.json*",
+    "trace.*.json*",
     "run.json",
     "job.json",
     "analysis.json",

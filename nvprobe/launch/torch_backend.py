@@ -19,7 +19,7 @@ __all__ = ["TorchProfiler"]
 
 
 class TorchProfiler:
-    """One torch trace, ``torch.<rank>.<pid>.json.gz``, of what happens between open and close."""
+    """One torch trace, ``trace.<rank>.<pid>.json.gz``, of what happens between open and close."""
 
     def __init__(
         self, folder: Path, *, cuda: bool, stacks: bool = False, memory: bool = False
@@ -33,7 +33,7 @@ class TorchProfiler:
     @property
     def file(self) -> Path:
         """Where the trace goes."""
-        return self.folder / f"torch.{placement().rank or 0}.{os.getpid()}.json.gz"
+        return self.folder / f"trace.{placement().rank or 0}.{os.getpid()}.json.gz"
 
     def open(self) -> None:
         """Start recording on all threads that PyTorch can follow."""

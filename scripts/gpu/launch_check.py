@@ -166,7 +166,7 @@ def keep(folder: Path, kept: Path, name: str) -> None:
     ]
     if lines:
         (kept / f"{name}.sidecar.jsonl").write_text("\n".join(lines) + "\n")
-    for trace in folder.glob("torch.*.json.gz"):
+    for trace in folder.glob("trace.*.json.gz"):
         if trace.stat().st_size < 2**20:
             shutil.copy(trace, kept / f"{name}.torch.json.gz")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nvprobe.attribute.together import load
 from nvprobe.nsys import Nsys
 from tests.conftest import ROOT
 from tests.integration.launch.conftest import Launcher, ranges_in
@@ -31,7 +32,7 @@ def bare(launch: Launcher, tmp_path: Path) -> Launcher:
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    (trace,) = folder.glob("torch.*.json.gz")
+    (trace,) = folder.glob("trace.*.json.gz")
     with gzip.open(trace, "rt") as file:
         return list(json.load(file)["traceEvents"])
 
@@ -121,6 +122,11 @@ def test_a_torch_trace_of_the_same_steps_on_one_clock(launch: Launcher, nsys: Ns
     assert len(marks) == 2, "one at each end"
     times = [int(re.search(r"\d+", mark)[0]) for mark in marks]
     assert times[0] < times[1]
+    trace = load(result.folder)
+    assert trace.clock is not None
+    assert trace.clock.kind == "shared"
+    low, high = trace.clock.offset_ns
+    assert -1_000_000 < low <= high < 1_000_000
 
 
 @pytest.mark.slow
