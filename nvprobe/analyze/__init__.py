@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 
 from nvprobe.analyze.bounds import bound
-from nvprobe.analyze.compiled import compiled_graphs
+from nvprobe.analyze.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
 from nvprobe.analyze.missing import missing
 from nvprobe.analyze.model import Analysis
 from nvprobe.analyze.modules import module_ledger_records, module_records
-from nvprobe.analyze.operators import operator_table
+from nvprobe.analyze.operators import OperatorTable, operator_table
 from nvprobe.analyze.ranges import path_quantities
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.snapshot import snapshot_peaks
-from nvprobe.analyze.sources import op_lines
+from nvprobe.analyze.sources import OpLines, op_lines
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
@@ -29,7 +29,7 @@ from nvprobe.analyze.waiting import idle_of_steps, with_waits
 from nvprobe.analyze.warnings import warnings
 from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
-from nvprobe.attribute.model import Attribution
+from nvprobe.attribute.model import Attribution, Modules
 from nvprobe.attribute.modules import module_ledger, modules
 from nvprobe.callable_room import make_callable
 from nvprobe.load.memory_snapshot import MemorySnapshot
@@ -51,10 +51,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     evidence = gather(attribution, step_rows, devices, lost, suspect)
     found = findings(evidence)
     peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
-    owners = modules(attribution)
-    lines = op_lines(attribution)
-    graphs = compiled_graphs(attribution, owners)
-    operators = operator_table(attribution, lines)
+    owners, lines, graphs, operators = _code(attribution)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     kernel_rows = kernels(attribution, suspect)
@@ -84,6 +81,21 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
     )
+
+
+def _code(
+    attribution: Attribution,
+) -> tuple[Modules, OpLines, list[CompiledGraph], OperatorTable | None]:
+    """Modules, lines, compiled graphs and operators, looked up in the whole of a selection."""
+    whole = attribution if attribution.unfiltered is None else attribution.unfiltered.attribution
+    inside = None if attribution.unfiltered is None else attribution.unfiltered.ranges
+    owners, lines = modules(whole), op_lines(whole)
+    graphs = compiled_graphs(whole, owners, inside)
+    operators = operator_table(whole, lines, inside)
+    if attribution.unfiltered is not None:
+        ops = attribution.unfiltered.ops
+        owners, lines = owners.of(ops), OpLines(lines.line[ops], lines.labels)
+    return owners, lines, graphs, operators
 
 
 make_callable(__name__, "nvprobe.results", "analyze")

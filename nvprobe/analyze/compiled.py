@@ -79,9 +79,14 @@ class CompiledGraph:
         return asdict(self)
 
 
-def compiled_graphs(attribution: Attribution, modules: Modules | None) -> list[CompiledGraph]:
-    """All compiled graphs that ran, by id and phase; an empty list where none did."""
-    found = find_graph_calls(attribution)
+def compiled_graphs(
+    attribution: Attribution, modules: Modules | None, inside: Column | None = None
+) -> list[CompiledGraph]:
+    """All compiled graphs that ran, by id and phase; an empty list where none did.
+
+    ``inside`` (bool per range) leaves out the calls that a filter leaves out.
+    """
+    found = find_graph_calls(attribution, inside)
     if not len(found):
         return []
     work = _Work(attribution, modules, found)

@@ -92,12 +92,18 @@ def _place(nesting: Nesting, rows: Column) -> Column:
     return place[rows]
 
 
-def find_graph_calls(attribution: Attribution) -> GraphCalls:
-    """All calls of compiled graphs."""
+def find_graph_calls(attribution: Attribution, inside: Column | None = None) -> GraphCalls:
+    """All calls of compiled graphs (of those in ``inside``, bool per range)."""
     texts = _Texts(attribution)
+    nothing = np.empty(0, np.int64)
+    if attribution.trace.ranges is None:
+        return _table(attribution, texts, nothing, [], nothing)
     own = texts.rows(_OWN)
     keyed = _own_keys(attribution, texts, own) if len(own) else _torch_keys(attribution, texts)
     rows, keys, wrapper = keyed
+    if inside is not None:
+        kept = np.flatnonzero(inside[rows])
+        rows, keys, wrapper = rows[kept], [keys[at] for at in kept.tolist()], wrapper[kept]
     return _table(attribution, texts, rows, keys, wrapper)
 
 

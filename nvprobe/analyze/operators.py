@@ -81,10 +81,16 @@ class OperatorTable:
         ]
 
 
-def operator_table(attribution: Attribution, lines: OpLines) -> OperatorTable | None:
-    """All operators; None where the trace has none."""
+def operator_table(
+    attribution: Attribution, lines: OpLines, inside: Column | None = None
+) -> OperatorTable | None:
+    """All operators; None where the trace has none.
+
+    ``inside`` (bool per range) leaves out the operators that a filter leaves out.
+    """
     ranges = attribution.trace.ranges if attribution.trace.ranges is not None else Ranges.empty()
-    chosen = np.flatnonzero(_is_operator(attribution) & ~attribution.tree.folded)
+    is_operator = _is_operator(attribution) & ~attribution.tree.folded
+    chosen = np.flatnonzero(is_operator if inside is None else is_operator & inside)
     if not len(chosen):
         return None
     code, texts = _shapes(attribution, ranges)

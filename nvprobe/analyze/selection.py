@@ -20,7 +20,7 @@ import numpy as np
 
 from nvprobe.analyze.steps import steps
 from nvprobe.attribute import attribute
-from nvprobe.attribute.model import Attribution, Outside, RangeTree
+from nvprobe.attribute.model import Attribution, Outside, RangeTree, Unfiltered
 from nvprobe.errors import UsageError
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Table, Trace
 
@@ -124,6 +124,7 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
         changes["ops"] = trace.ops.take(ops)
         if trace.geometry is not None:
             changes["geometry"] = _referring(trace.geometry, "op", ops)
+    ranges = np.empty(0, bool)
     if trace.ranges is not None:
         ranges = sieve.ranges()
         changes["ranges"], tree = sieve.cut(ranges)
@@ -142,6 +143,16 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
         valid=attribution.valid[ops],
         duration=attribution.duration[ops],
         outside=outside,
+        unfiltered=Unfiltered(_counting(attribution, ops), ops, ranges),
+    )
+
+
+def _counting(attribution: Attribution, ops: Column) -> Attribution:
+    """The whole attribution, in which ops outside start from no call and last 0 ns."""
+    return dataclasses.replace(
+        attribution,
+        call=np.where(ops, attribution.call, NO_ROW),
+        duration=np.where(ops, attribution.duration, 0),
     )
 
 

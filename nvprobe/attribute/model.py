@@ -6,10 +6,11 @@ Definitions: docs/attribution.md. The slow oracle in tests/oracle.py gives the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from nvprobe.trace import Column, Trace
@@ -28,6 +29,7 @@ __all__ = [
     "PathTable",
     "Phase",
     "RangeTree",
+    "Unfiltered",
 ]
 
 
@@ -130,6 +132,17 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfiltered:
+    """The attribution before a filter, in which only the ops that are left have calls and time."""
+
+    attribution: Attribution
+    ops: Column
+    """bool per op of it: left by the filter."""
+    ranges: Column
+    """bool per range of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """A Trace and the owner of everything in it. Columns are aligned with ``trace.ops``."""
 
@@ -151,6 +164,8 @@ class Attribution:
     """int64 ns, 0 where times are impossible."""
     outside: Outside | None = None
     """What does not count, where the attribution was filtered."""
+    unfiltered: Unfiltered | None = None
+    """Where the attribution was filtered: the whole, to look up what is around the rest."""
 
     @property
     def paths(self) -> PathTable:
@@ -229,3 +244,13 @@ class Modules:
     """float64 share of the op, in (0, 1]."""
     gpu_ns: Column
     """int64 share of the op's duration in nanoseconds."""
+
+    def of(self, ops: Column) -> Modules:
+        """The shares of some ops (bool per op), which become the rows of ``method``."""
+        rows = ops[self.op]
+        taken = {
+            name: getattr(self, name)[rows]
+            for name in ("module", "source", "phase", "weight", "gpu_ns")
+        }
+        place = np.cumsum(ops) - 1
+        return replace(self, method=self.method[ops], op=place[self.op[rows]], **taken)

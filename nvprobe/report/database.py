@@ -82,7 +82,9 @@ def _write(database: Any, name: str, table: pa.Table, names: _Names) -> None:
     """Create one table with its keys and fill it."""
     columns, keys = _columns(name, table, names)
     kinds = {column: _kind(values.type) for column, values in columns.items()}
-    database[name].create(kinds, pk="id" if "id" in columns else None, foreign_keys=keys)
+    # The id of a compiled graph is torch's, and one row a phase has it.
+    key = "id" if name != "compiled_graphs" and "id" in columns else None
+    database[name].create(kinds, pk=key, foreign_keys=keys)
     marks = ", ".join("?" * len(columns))
     database.conn.executemany(
         f"INSERT INTO [{name}] VALUES ({marks})",  # noqa: S608

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,12 @@ def test_cuda_graphs_inside(tmp_path: Path) -> None:
 
 def test_no_graphs(tmp_path: Path) -> None:
     assert graphs(tmp_path, launch(1, 1, "k", 2, 3)) == {}
+
+
+def test_no_ranges_at_all(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": EVENTS}))
+    trace = dataclasses.replace(load(tmp_path / "trace.json"), ranges=None, operators=None)
+    assert compiled_graphs(attribute(trace), None) == []
 
 
 def test_a_long_reason_becomes_a_line() -> None:
