@@ -74,7 +74,8 @@ def _recomputed(attribution: Attribution) -> Column:
     op = op[attribution.autograd[calls.thread[attribution.call[op]]]]
     call = attribution.call[op]
     path = attribution.open.on_thread(calls.thread[call], calls.start[call])
-    return op[(path >= 0) & (innermost_modules(attribution.paths)[path] >= 0)]
+    op, path = op[path >= 0], path[path >= 0]
+    return op[innermost_modules(attribution.paths)[path] >= 0]
 
 
 def _from_numbers(
