@@ -14,6 +14,7 @@ in the JSON. About six minutes.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -26,10 +27,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from examples_capture import scrub_line, slim
+from examples_capture import FOLDER, scrub_line, slim
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+HOST = re.compile(r'"host_name": "[^"]*",?')
 PROGRAMS = ("eager", "six_syncs", "manual_graph", "workers", "compiled", "reduce_overhead")
 MEASURED = ["--measure-overhead", "--warmup", "8"]
 EXTRAS = {
@@ -49,7 +51,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--nsys", default=shutil.which("nsys") or "", help="path of nsys")
     parser.add_argument("--only", default="", help="names, separated by commas")
-    parser.add_argument("--seconds", type=float, default=420, help="start nothing after this")
+    parser.add_argument("--seconds", type=float, default=330, help="start nothing after this")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     wanted = set(filter(None, chosen.only.split(",")))
@@ -168,7 +170,11 @@ def keep(folder: Path, kept: Path, name: str) -> None:
         (kept / f"{name}.sidecar.jsonl").write_text("\n".join(lines) + "\n")
     for trace in folder.glob("trace.*.json.gz"):
         if trace.stat().st_size < 2**20:
-            shutil.copy(trace, kept / f"{name}.torch.json.gz")
+            with (
+                gzip.open(trace, "rt") as whole,
+                gzip.open(kept / f"{name}.torch.json.gz", "wt") as clean,
+            ):
+                clean.writelines(HOST.sub("", FOLDER.sub("", line)) for line in whole)
 
 
 def pack(scratch: Path, target: Path) -> None:
