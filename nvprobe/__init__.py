@@ -7,11 +7,13 @@ costs milliseconds and never pulls in pandas, pyarrow or torch.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from nvprobe.version import __version__
 
+TYPE_CHECKING = False  # importing typing would take most of the time that importing nvprobe takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from nvprobe.annotate.decorator import annotate
     from nvprobe.annotate.instrument import instrument
     from nvprobe.annotate.ranges import range  # noqa: A004

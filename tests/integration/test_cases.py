@@ -20,7 +20,6 @@ CASES = CORPUS / "cases"
 
 WAITING = {
     "n25": "nvprobe redact",
-    "n28": "modules",
     "n31": "nvprobe compare",
     "n31_noise": "nvprobe compare",
     "r01": "nvprobe ranks",
