@@ -278,3 +278,24 @@ def test_an_importer_that_is_not_where_nsys_looks(
     result = launch(program)
     assert result.code == 0
     assert "work" in ranges_in(result.folder / "report.sqlite"), result.err
+
+
+def test_nsys_hangs_after_the_program(launch: Launcher, nsys: Nsys) -> None:
+    """The program stops its nsys (child, launcher, nsys) as its last act: it never goes on."""
+    program = launch.script(
+        """
+        import os, pathlib, signal, nvprobe
+        with nvprobe.range("work"):
+            pass
+        print("result", flush=True)
+
+        def parent(pid):
+            return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+        os.kill(parent(parent(os.getppid())), signal.SIGSTOP)
+        """
+    )
+    result = launch("--nsys-timeout", "2", program)
+    assert (result.code, result.out) == (0, "result\n")
+    if not (result.folder / "report.nsys-rep").exists():
+        one_line(result, "no progress for 2 s after the program had ended")
