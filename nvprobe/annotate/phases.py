@@ -315,9 +315,21 @@ def _trains(module: nn.Module) -> bool:
     return module.training and torch.is_grad_enabled()
 
 
+_criteria: dict[type, bool] = {}
+
+
+def _is_criterion(cls: type) -> bool:
+    """Whether it is one of torch's losses. A dict, as Dynamo would trace into an `lru_cache`."""
+    known = _criteria.get(cls)
+    if known is None:
+        modules = [one.__module__ for one in cls.__mro__]
+        known = _criteria[cls] = "torch.nn.modules.loss" in modules
+    return known
+
+
 def _phase_of(module: nn.Module, trains: bool) -> str:
     """``loss`` for torch's criteria; ``evaluation`` in programs that also train."""
-    if any(one.__module__ == "torch.nn.modules.loss" for one in type(module).__mro__):
+    if _is_criterion(type(module)):
         return "loss"
     return "forward" if trains or periods.leader is None else "evaluation"
 
