@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nvprobe.attribute.drift import Spans, drift
 from nvprobe.trace import Column, Ranges, RangeSource, Trace
 
 __all__ = ["Offset", "clock_offset", "named_pairs", "thread_rows"]
@@ -27,6 +28,8 @@ _COARSE_CALLS = 500
 """Calls used to find the neighbourhood of the offset; all are used to bound it."""
 _NEAR_NS = 50_000
 _CLOCK_MARK = "nvprobe clock "
+_CANDIDATES = 64
+"""Stretches of possible offsets that are compared by how many calls lie inside operators."""
 _FEW = 20
 """Fewer calls than this bound nothing."""
 _TOLERATED = 0.002
@@ -43,6 +46,14 @@ class Offset:
     """Calls that bound it."""
     pairs: int
     """Pairs of ranges that bound it."""
+    drift: float = 0.0
+    """What the offset gains per nanosecond after ``since`` (long captures)."""
+    since: int = 0
+
+    def moved(self, times: Column) -> Column:
+        """Times of the second source (origins already brought together) on the first's clock."""
+        gained = np.rint((times - self.since) * self.drift).astype(np.int64)
+        return np.asarray(times + self.middle + gained)
 
     @property
     def middle(self) -> int:
@@ -59,8 +70,11 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
         return None
     shift = second.origin_ns - first.origin_ns
     starts, ends, edges = _evidence(first, second, shift)
-    if sum(map(len, starts)) < _FEW or not sum(map(len, edges)):
+    if sum(map(len, starts)) < _FEW:
         return _by_marks(first, second, shift)
+    gain, since = drift(starts, ends, edges, _widely)
+    straight = Offset(0, 0, 0, 0, gain, since)
+    edges = [(straight.moved(begin), straight.moved(end)) for begin, end in edges]
     near = _least_straddled(_thinned(starts, ends), edges, -REACH_NS, REACH_NS)
     if near is None:
         return None
@@ -69,8 +83,13 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
     found = _least_straddled(calls, edges, middle - _NEAR_NS, middle + _NEAR_NS)
     if found is None:
         return None
-    low, high, pairs = _bounded_by_pairs(first, second, shift, *found)
-    return Offset(low, high, sum(map(len, starts)), pairs)
+    narrowed = (*found, 0) if gain else _bounded_by_pairs(first, second, shift, *found)
+    low, high, pairs = narrowed
+    return Offset(low, high, sum(map(len, starts)), pairs, gain, since)
+
+
+def _widely(calls: list[Spans], edges: list[Spans]) -> tuple[int, int] | None:
+    return _least_straddled(calls, edges, -REACH_NS, REACH_NS)
 
 
 def _by_marks(first: Trace, second: Trace, shift: int) -> Offset | None:
@@ -151,7 +170,7 @@ def _names(trace: Trace, ranges: Ranges) -> list[tuple[int, str]]:
 
 def _evidence(
     first: Trace, second: Trace, shift: int
-) -> tuple[list[Column], list[Column], list[Column]]:
+) -> tuple[list[Column], list[Column], list[Spans]]:
     """Per common thread: starts and ends of the calls, sorted edges of the operators."""
     starts, ends, edges = [], [], []
     calls, ranges = first.calls, second.ranges
@@ -162,11 +181,11 @@ def _evidence(
         rows = np.flatnonzero(traced & (ranges.thread == theirs))
         if ours < 0 or not len(rows):
             continue
-        edge = np.sort(np.concatenate([ranges.start[rows], ranges.end[rows]])) + shift
+        edge = np.sort(ranges.start[rows]) + shift, np.sort(ranges.end[rows]) + shift
         called = np.flatnonzero(
             (calls.thread == ours)
-            & (calls.end > edge[0] - REACH_NS)
-            & (calls.start < edge[-1] + REACH_NS)
+            & (calls.end > edge[0][0] - REACH_NS)
+            & (calls.start < edge[1][-1] + REACH_NS)
         )
         starts.append(calls.start[called])
         ends.append(calls.end[called])
@@ -174,20 +193,21 @@ def _evidence(
     return starts, ends, edges
 
 
-def _thinned(starts: list[Column], ends: list[Column]) -> list[tuple[Column, Column]]:
+def _thinned(starts: list[Column], ends: list[Column]) -> list[Spans]:
     every = max(1, sum(map(len, starts)) // _COARSE_CALLS)
     return [(start[::every], end[::every]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _least_straddled(
-    calls: list[tuple[Column, Column]], edges: list[Column], low: int, high: int
+    calls: list[Spans], edges: list[Spans], low: int, high: int
 ) -> tuple[int, int] | None:
     """The offsets in ``low … high`` at which fewest edges fall inside a call.
 
     None where that tells nothing: the sources hardly overlap, or any offset is as good.
     """
     opens, closes, total = [], [], 0
-    for (start, end), edge in zip(calls, edges, strict=True):
+    for (start, end), both in zip(calls, edges, strict=True):
+        edge = np.sort(np.concatenate(both))
         first = np.searchsorted(edge, start - high, side="right")
         last = np.searchsorted(edge, end - low, side="left")
         counts = np.maximum(last - first, 0)
@@ -210,16 +230,31 @@ def _least_straddled(
     allowed = count.min() + _TOLERATED * total
     if np.average(count, weights=width) < 4 * (allowed + 1):
         return None
-    return _widest_run(when, width, count <= allowed)
+    runs = _runs(when, width, count <= allowed)
+    return max(runs, key=lambda run: (_called_inside(calls, edges, run), run[1] - run[0]))
 
 
-def _widest_run(when: Column, width: Column, good: Column) -> tuple[int, int]:
-    """Begin and end of the longest stretch of good offsets."""
+def _runs(when: Column, width: Column, good: Column) -> list[tuple[int, int]]:
+    """Begin and end of the longest stretches of good offsets."""
     begins = np.flatnonzero(good & ~np.append(False, good[:-1]))
     ends = np.flatnonzero(good & ~np.append(good[1:], False))
-    lengths = when[ends] + width[ends] - when[begins]
-    best = int(np.argmax(lengths))
-    return int(when[begins[best]]), int(when[ends[best]] + width[ends[best]])
+    low, high = when[begins], when[ends] + width[ends]
+    longest = np.argsort(low - high, kind="stable")[:_CANDIDATES]
+    return list(zip(low[longest].tolist(), high[longest].tolist(), strict=True))
+
+
+def _called_inside(calls: list[Spans], edges: list[Spans], run: tuple[int, int]) -> int:
+    """Calls that lie inside an operator at the middle of some offsets.
+
+    Where the host is idle between operators, calls fit into the pauses as well; but there they
+    were not made.
+    """
+    inside = 0
+    for (start, end), (begins, finishes) in zip(calls, edges, strict=True):
+        time = (start + end) // 2 - (run[0] + run[1]) // 2
+        begun = np.searchsorted(begins, time, side="right")
+        inside += int((begun > np.searchsorted(finishes, time, side="right")).sum())
+    return inside
 
 
 def _bounded_by_pairs(

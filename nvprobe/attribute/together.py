@@ -112,11 +112,13 @@ def combine(profile: Trace, torch: Trace) -> Trace:
 def _on_one_clock(profile: Trace, torch: Trace, offset: Offset) -> Trace:
     assert profile.origin_ns is not None
     assert torch.origin_ns is not None
-    shift = torch.origin_ns - profile.origin_ns + offset.middle
+    shift = torch.origin_ns - profile.origin_ns
     threads = thread_rows(profile, torch)
     clock = Clock("shared", (offset.low, offset.high))
     error = (offset.high - offset.low + 1) // 2
-    return merged(profile, torch, threads, lambda _, times: times + shift, clock, error)
+    return merged(
+        profile, torch, threads, lambda _, times: offset.moved(times + shift), clock, error
+    )
 
 
 def _by_sequence(profile: Trace, torch: Trace) -> Trace:
