@@ -233,6 +233,8 @@ def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]
     """Sum the pieces by place and cause."""
     code = np.zeros(len(places[0]), np.int64)
     for rows in places:
+        if not len(rows) or (rows == rows[0]).all():
+            continue
         _, code = distinct(code.astype(np.int64) << 32 | (rows.astype(np.int64) + 1))
     size = int(code.max(initial=-1)) + 1
     by_cause = np.zeros((size, len(Cause)), np.int64)

@@ -76,8 +76,11 @@ class Waits:
         return lines, causes, np.array(list(total.values()), np.int64)
 
 
-def waits(attribution: Attribution, steps: Steps) -> Waits:
-    """Find the gaps and the synchronising calls, and charge the one with the other."""
+def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
+    """Find the gaps and the synchronising calls, and charge the one with the other.
+
+    ``activity`` is that of ``classes.classify_ops``, where it is known already.
+    """
     lanes, order = streams(attribution), device_order(attribution)
     roles = call_roles(attribution.trace)
     busy = device_busy(order, len(attribution.trace.devices))
@@ -89,7 +92,9 @@ def waits(attribution: Attribution, steps: Steps) -> Waits:
     syncs = sync_sites(attribution, calls, bubbles, host, lines)
     crowd = Crowd.of(order)
     ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
-    work = work_classes(ops, classify_ops(attribution.trace).activity)
+    if activity is None:
+        activity = classify_ops(attribution.trace).activity
+    work = work_classes(ops, activity)
     exposed = exposed_coverage(
         exposed_stretches(attribution, crowd, work), len(attribution.trace.devices)
     )

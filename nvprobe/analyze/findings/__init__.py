@@ -80,7 +80,7 @@ def gather(
         attribution=attribution,
         steps=steps,
         devices=devices,
-        waits=waits(attribution, steps),
+        waits=waits(attribution, steps, classes.activity),
         classes=classes,
         fit=launch_fit(attribution.trace),
         work=work_items(attribution, classes),
