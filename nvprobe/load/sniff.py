@@ -11,6 +11,7 @@ from nvprobe.load.faults import EXPORT_AGAIN, unusable
 __all__ = ["Format", "sniff"]
 
 _HEAD = 4096
+_TRACE_AGAIN = "export the trace again: prof.export_chrome_trace(...)"
 _SQLITE = b"SQLite format 3\x00"
 _GZIP = b"\x1f\x8b"
 _REPORT = b"NVIDIA Tegra Profiler Report"
@@ -47,7 +48,8 @@ def sniff(path: str | os.PathLike[str]) -> Format:
 def _file(path: Path, head: bytes) -> Format:
     name = path.name.lower()
     if not head:
-        raise unusable(path, "is empty (0 bytes)", EXPORT_AGAIN)
+        torch = name.endswith((".json", ".json.gz"))
+        raise unusable(path, "is empty (0 bytes)", _TRACE_AGAIN if torch else EXPORT_AGAIN)
     if head.startswith(_SQLITE):
         return Format.NSYS_SQLITE
     if head.startswith(_GZIP):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nvprobe
+from nvprobe.analyze import analyze
 from nvprobe.analyze.operators import operators_of_ops
 from nvprobe.analyze.sources import op_lines
 from nvprobe.attribute import attribute, ledger
@@ -17,6 +19,7 @@ from nvprobe.attribute.sequence import match_kernels
 from nvprobe.attribute.together import load
 from nvprobe.errors import InputError, UsageError
 from nvprobe.load import load as load_one
+from nvprobe.report.console.sections import title
 from nvprobe.trace import RangeSource
 from tests.conftest import CORPUS
 
@@ -80,6 +83,25 @@ def test_one_process_under_both() -> None:
     used = {paths[path] for path in np.unique(attribution.owner)}
     assert "step/forward/fwd:M/fwd:blocks.1/fwd:blocks.1.fc2/aten::linear/aten::addmm" in used
     assert not any("/forward/forward" in path or "fwd:M/M_0" in path for path in used)
+
+
+@pytest.mark.parametrize(
+    ("profile", "torch", "line"),
+    [
+        (
+            "eager_kcpu",
+            "eager_kcpu",
+            r"one clock: torch's times are known to within -\S+ to \S+ µs",
+        ),
+        ("eager", "eager", r"two runs, joined by the order of their kernels: 100% of nsys's"),
+    ],
+)
+def test_the_report_says_how_they_were_joined(
+    profile: str, torch: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = load(NSYS / f"{profile}.sqlite", KINETO / f"{torch}.json.gz")
+    print(title(analyze(attribute(trace))).plain)
+    assert re.search(line, capsys.readouterr().out)
 
 
 def test_two_runs_of_one_program() -> None:

@@ -23,6 +23,7 @@ from nvprobe.report.console.format import (
 )
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView, visible_tree
+from nvprobe.trace import Clock
 
 __all__ = ["SECTIONS", "title"]
 
@@ -44,7 +45,20 @@ def title(analysis: Analysis) -> Text:
     parts = [source.file for source in trace.sources]
     parts += [f"nsys {s.product_version}" for s in trace.sources if s.product_version]
     parts += [f"{len(used)} × {name}" if len(used) > 1 else str(name) for name in names if name]
-    return plain(" · ".join(parts), "dim")
+    text = plain(" · ".join(parts), "dim")
+    text.append(_clock(trace.clock), "dim")
+    return text
+
+
+def _clock(clock: Clock) -> str:
+    """How the times of two sources were brought together, as a line of its own."""
+    if clock.kind == "shared" and clock.offset_ns is not None:
+        low, high = (f"{bound / 1000:+.1f}" for bound in clock.offset_ns)
+        return f"\none clock: torch's times are known to within {low} to {high} µs of nsys's"
+    if clock.kind == "sequence" and clock.matched_share is not None:
+        share = f"{int(clock.matched_share * 1000) / 10:g}%"
+        return f"\ntwo runs, joined by the order of their kernels: {share} of nsys's match torch's"
+    return ""
 
 
 def verdict(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
