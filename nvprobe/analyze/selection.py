@@ -128,8 +128,6 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
     if trace.ranges is not None:
         ranges = sieve.ranges()
         changes["ranges"], tree = sieve.cut(ranges)
-        if trace.operators is not None:
-            changes["operators"] = _referring(trace.operators, "range", ranges)
     left = int(len(ops) - np.count_nonzero(ops))
     outside = Outside(left, int(attribution.duration[~ops].sum()), selection.words())
     begin, end = sieve.hull()
@@ -206,18 +204,22 @@ class _Sieve:
         return keep & self._inside(self.whole.tree.path) if self.patterns else keep
 
     def cut(self, kept: Column) -> tuple[Table, RangeTree]:
-        """The kept ranges and their tree, cut to the window of their process."""
+        """The ranges and their tree, cut to the window of their process.
+
+        What lies outside stays as a row without length that is no instance of anything: look-ups
+        of open ranges lead to rows of this table.
+        """
         assert self.trace.ranges is not None
-        ranges, tree = self.trace.ranges.take(kept), self.whole.tree
+        ranges, tree = self.trace.ranges, self.whole.tree
         begin, end = self.begin[ranges.process], self.end[ranges.process]
-        columns = {
-            spec.name: getattr(tree, spec.name)[kept] for spec in dataclasses.fields(RangeTree)
-        }
-        columns["parent"] = _renumbered(kept, columns["parent"])
-        columns["end"] = np.minimum(columns["end"], end)
-        cut_end = np.where(end == _LAST, ranges.end, np.minimum(ranges.end, end))
-        start = np.maximum(ranges.start, begin)
-        return dataclasses.replace(ranges, start=start, end=cut_end), RangeTree(**columns)
+        start = np.where(kept, np.maximum(ranges.start, begin), ranges.start)
+        closed = np.where(kept, np.minimum(tree.end, end), ranges.start)
+        recorded = np.where(kept & (ranges.end == OPEN) & (end == _LAST), OPEN, closed)
+        parent = np.where(kept & (tree.parent != NO_ROW) & kept[tree.parent], tree.parent, NO_ROW)
+        return (
+            dataclasses.replace(ranges, start=start, end=recorded),
+            dataclasses.replace(tree, parent=parent, end=closed, folded=tree.folded | ~kept),
+        )
 
     def records(self, table: T) -> T:
         """The rows of another table that lie inside, as far as its columns tell."""

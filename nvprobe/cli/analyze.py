@@ -30,6 +30,7 @@ __all__ = ["command"]
     metavar="PICKLE",
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
+@click.option("--keep-export", is_flag=True, help="Put the SQLite export of a .nsys-rep beside it.")
 @output_options
 @common_options
 @click.pass_obj
@@ -39,18 +40,21 @@ def command(
     inputs: tuple[str, ...],
     index_rules: tuple[str, ...],
     memory_snapshot: str | None,
+    keep_export: bool,
     **options: Any,
 ) -> None:
     """Say where the GPU time of a capture goes, and why.
 
     INPUT is a report of nsys (.nsys-rep), an export of one (.sqlite, _pqtdir), a torch.profiler
     trace (.json, .json.gz) or a run folder, told apart by content; several of one run are merged.
-    Nothing beside the input is written, and the input is never changed.
+    The input is never changed, and nothing is written beside it unless asked for.
     """
-    from nvprobe.cli.pipeline import analysis_of
+    from nvprobe.cli.pipeline import analysis_of, exports_beside
 
     selection = selection_of(options)
     chosen = tree_view(**options)
+    if keep_export:
+        exports_beside(settings, inputs)
     analysis = analysis_of(
         settings,
         inputs,

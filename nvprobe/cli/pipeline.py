@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings
+from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from nvprobe.analyze.model import Analysis
     from nvprobe.analyze.selection import Selection
 
-__all__ = ["analysis_of"]
+__all__ = ["analysis_of", "exports_beside"]
 
 
 def analysis_of(
@@ -42,3 +44,15 @@ def analysis_of(
         from nvprobe.analyze import analyze
 
         return analyze(attribution, snapshot)
+
+
+def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:
+    """Put the exports of the reports among ``inputs`` beside them; UsageError without any."""
+    from nvprobe.load.nsys_report import keep_export
+    from nvprobe.load.sniff import Format, sniff
+
+    reports = [Path(given) for given in inputs if sniff(given) is Format.NSYS_REPORT]
+    if not reports:
+        raise UsageError("--keep-export: no input is a report (.nsys-rep)")
+    for report in reports:
+        settings.note(f"Wrote {keep_export(report)}")

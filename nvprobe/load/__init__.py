@@ -54,8 +54,13 @@ def _remembered(path: Path, kind: Format, key: str) -> Trace:
         if can_keep(made[0]) and cache.fingerprint(path) == key:
             write_columns(made[0], folder)
 
-    place = cache.kept("trace", key, path.name, make)
-    if made:
+    place = None
+    try:
+        place = cache.kept("trace", key, path.name, make)
+    except OSError:
+        if not made:
+            raise
+    if made:  # kept or not (the disk may be full): it is there
         return made[0]
     if place is not None:
         try:

@@ -104,7 +104,8 @@ def fingerprint(path: Path) -> str | None:
 def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path | None:
     """The folder of a kept result, made by ``make`` (into the folder it is given) if need be.
 
-    ``None`` where nothing can be kept; errors of ``make`` pass through, and leave nothing behind.
+    ``None`` where nothing can be kept (no folder, no room); errors of ``make`` pass through and
+    leave nothing behind.
     """
     root = folder()
     if root is None:
@@ -121,12 +122,13 @@ def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path |
         return None
     try:
         make(partial)
-        (partial / "name").write_text(name, "utf-8", "surrogateescape")
-        _put(partial, place)
+        with contextlib.suppress(OSError):
+            (partial / "name").write_text(name, "utf-8", "surrogateescape")
+            _put(partial, place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _evict(keep=place)
-    return place if place.is_dir() else None
+    return place if (place / "name").is_file() else None
 
 
 def entries() -> list[Entry]:

@@ -10,18 +10,19 @@ import contextlib
 import dataclasses
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvprobe.errors import ToolError
+from nvprobe.errors import ToolError, UsageError
 from nvprobe.load import cache
-from nvprobe.load.faults import shown
+from nvprobe.load.faults import shown, unusable
 from nvprobe.load.nsys_sqlite import load_nsys_sqlite
 from nvprobe.nsys import Nsys, export, find_nsys
 from nvprobe.trace import Trace
 
-__all__ = ["exported", "load_nsys_report"]
+__all__ = ["exported", "keep_export", "load_nsys_report"]
 
 _EXPORT = "export.sqlite"
 _TAIL = 1 << 20
@@ -52,6 +53,24 @@ def exported(report: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nvprobe-") as folder:
         _export(report, Path(folder))
         yield Path(folder, _EXPORT)
+
+
+def keep_export(report: Path) -> Path:
+    """Put the SQLite export of ``report`` beside it, where none is yet; returns its path.
+
+    Raises :class:`~nvprobe.errors.UsageError` where a file of that name is there already.
+    """
+    target = report.with_suffix(".sqlite")
+    if target.exists():
+        raise UsageError(f"{shown(target)} exists already; analyse it, or move it away")
+    with exported(report) as database:
+        try:
+            with database.open("rb") as source, target.open("xb") as sink:
+                shutil.copyfileobj(source, sink)
+        except OSError as error:
+            remedy = "the folder of the report must be writable"
+            raise unusable(target, f"cannot be written ({error.strerror})", remedy) from error
+    return target
 
 
 def _export(report: Path, folder: Path) -> None:

@@ -251,10 +251,14 @@ class _Maker:
     def table(self, name: str, table: Table) -> pa.Table:
         """One table of events."""
         columns = {**table.columns(), **self._found(name)}
+        row = np.arange(len(table))
+        if name == "range_events" and self.attribution.unfiltered is not None:
+            row = np.flatnonzero(self.attribution.unfiltered.ranges)
+            columns = {column: values[row] for column, values in columns.items()}
         arrays = {}
         for field in TABLES[name]:
             if field.form == "id":
-                arrays[field.name] = pa.array(np.arange(len(table)))
+                arrays[field.name] = pa.array(row)
             elif field.source in columns:
                 arrays[field.name] = self._array(field, columns[field.source])
         return pa.table(arrays)

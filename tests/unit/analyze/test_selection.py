@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nvprobe.analyze import analyze
 from nvprobe.analyze.selection import Selection, select
@@ -15,6 +18,7 @@ from nvprobe.attribute.model import Attribution
 from nvprobe.errors import UsageError
 from nvprobe.load import load
 from nvprobe.trace import NO_ROW, Trace
+from tests.conftest import CORPUS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,12 @@ def _owners(attribution: Attribution) -> list[tuple[str, int, int]]:
             strict=True,
         )
     ]
+
+
+def _kept(part: Attribution) -> np.ndarray:
+    """bool per range: it lies inside."""
+    assert part.unfiltered is not None
+    return part.unfiltered.ranges
 
 
 def _check(trace: Trace, selection: Selection) -> Attribution:
@@ -76,7 +86,7 @@ def test_a_path_keeps_what_belongs_to_it(eager: Trace) -> None:
     assert len(part.owner) == int(whole.ranges.ops[at])
     assert {path.startswith("step/backward") for path, _, _ in _owners(part)} == {True}
     assert part.trace.ranges is not None
-    assert len(part.trace.ranges) == int(whole.ranges.calls[at])
+    assert int(_kept(part).sum()) == int(whole.ranges.calls[at])
     wild = _check(eager, Selection(ranges=("*/fwd:blocks.?",)))
     assert all("fwd:blocks." in path for path, _, _ in _owners(wild))
 
@@ -100,8 +110,8 @@ def test_time_cuts_ranges_and_keeps_calls_inside(eager: Trace) -> None:
     start = eager.calls.start[whole.call]
     assert len(part.owner) == int(np.count_nonzero((start >= low) & (start < high)))
     assert part.trace.ranges is not None
-    assert part.trace.ranges.start.min() >= low
-    assert part.tree.end.max() <= high
+    assert part.trace.ranges.start[_kept(part)].min() >= low
+    assert part.tree.end[_kept(part)].max() <= high
     assert (part.trace.start_ns, part.trace.end_ns) == (low, high)
 
 
@@ -160,3 +170,65 @@ def test_no_filter_is_no_filter(eager: Trace) -> None:
 @pytest.mark.parametrize("path", ["n03", "n13", "n14", "n29"])
 def test_captures_without_something_can_be_filtered(corpus: Path, path: str) -> None:
     _check(load(corpus / f"cases/{path}.sqlite"), Selection(time=(0, 1_500_000)))
+
+
+@given(cuts=st.lists(st.integers(5_000_000, 50_000_000), min_size=1, max_size=5, unique=True))
+@settings(max_examples=15, deadline=None)
+def test_windows_partition_the_ops(cuts: list[int]) -> None:
+    """Whatever the cuts, every op lies in one window, and with it its time and its owner."""
+    if not CORPUS.is_dir():
+        pytest.skip("no corpus")
+    trace = _loaded(str(CORPUS / "nsys/h200/eager.sqlite"))
+    bounds = [None, *sorted(cuts), None]
+    parts = [
+        select(trace, Selection(time=window)) for window in zip(bounds, bounds[1:], strict=False)
+    ]
+    whole = attribute(trace)
+    assert sum(len(part.owner) for part in parts) == len(whole.owner)
+    assert sorted(owner for part in parts for owner in _owners(part)) == sorted(_owners(whole))
+    for part in parts:
+        assert part.trace.ranges is not None
+        assert bool((part.trace.ranges.start <= part.tree.end).all())
+
+
+@functools.cache
+def _loaded(path: str) -> Trace:
+    return load(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CORPUS / "nsys/h200").glob("*.sqlite")), ids=lambda path: path.stem
+)
+def test_every_capture_can_be_filtered_and_written(path, tmp_path: Path) -> None:
+    """Each filter on each capture: analysed whole, and the tables refer to rows there are."""
+    import sqlite3
+
+    from nvprobe.report.database import write_database
+    from nvprobe.report.tables import to_json
+
+    trace = load(path)
+    whole = analyze(attribute(trace))
+    steps = whole.steps.index
+    filters = [Selection(time=(15_000_000, 40_000_000)), Selection(ranges=("*backward*",))]
+    filters += [Selection(steps=(int(steps.max()), int(steps.max()) + 1))] if len(steps) else []
+    texts = whole.attribution.paths.texts()
+    for number, selection in enumerate(filters):
+        if selection.ranges and not any("backward" in text for text in texts):
+            continue
+        part = analyze(_check(trace, selection))
+        assert to_json(part)
+        write_database(part, tmp_path / f"{number}.sqlite")
+        with sqlite3.connect(tmp_path / f"{number}.sqlite") as database:
+            assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+        database.close()
+
+
+def test_a_backward_filter_keeps_the_modules(corpus: Path) -> None:
+    """The forward ranges that name them lie outside."""
+    trace = load(corpus / "nsys/h200/eager_emit.sqlite")
+    whole = {row["module"]: row["backward_gpu_ns"] for row in analyze(attribute(trace)).modules}
+    part = analyze(select(trace, Selection(ranges=("step/backward",))))
+    found = {row["module"]: row["backward_gpu_ns"] for row in part.modules}
+    named = {module: gpu for module, gpu in whole.items() if gpu}
+    assert named
+    assert {module: gpu for module, gpu in found.items() if gpu} == named

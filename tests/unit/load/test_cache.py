@@ -165,6 +165,15 @@ def test_a_bad_input_leaves_nothing_behind(tmp_path: Path, monkeypatch, cache_fo
     assert cache.entries() == []
 
 
+def test_a_full_disk_is_not_in_the_way(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nvprobe.load.columns.write_columns", write)
+    assert len(load(large).processes) == 1
+    assert cache.entries() == []
+
+
 def test_sizes_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, size in (("500M", 500 * 2**20), ("1.5G", 3 * 2**29), ("42", 42), ("2GB", 2**31)):
         monkeypatch.setenv("NVPROBE_CACHE_SIZE", text)
@@ -219,6 +228,23 @@ def test_a_report_is_exported_once(report: Path, monkeypatch: pytest.MonkeyPatch
     report.write_bytes(report.read_bytes() + b" ")
     load(report)
     assert len(report.exports) == 2  # type: ignore[attr-defined]
+
+
+def test_the_export_is_put_beside_the_report_if_asked(report: Path) -> None:
+    run = CliRunner()
+    arguments = ["analyze", str(report), "--json"]
+    assert run.invoke(cli, arguments, obj=Settings()).exit_code == 0
+    assert not report.with_suffix(".sqlite").exists()
+    assert run.invoke(cli, [*arguments, "--keep-export"], obj=Settings()).exit_code == 0
+    beside = load(report.with_suffix(".sqlite"))
+    assert differences(beside, load(report)) == []
+    again = run.invoke(cli, [*arguments, "--keep-export"], obj=Settings())
+    assert again.exit_code != 0
+    assert isinstance(again.exception, UsageError)
+    other = run.invoke(
+        cli, ["analyze", str(report.with_suffix(".sqlite")), "--keep-export"], obj=Settings()
+    )
+    assert isinstance(other.exception, UsageError)
 
 
 def test_a_report_without_a_suffix_is_known_by_content(report: Path) -> None:
