@@ -40,7 +40,7 @@ def bound(evidence: Evidence, found: Sequence[Finding]) -> str:
     """``launch-bound in step/forward``, ``GPU-bound``, ``unclear: …``."""
     if not evidence.idle_trusted:
         return f"unclear: {evidence.lost_launches:,} launches left no GPU record"
-    if len(evidence.ops) < FEW_OPS:
+    if len(evidence.ops) < FEW_OPS and not found:
         return f"unclear: hardly any GPU work is recorded ({len(evidence.ops)} ops)"
     for one in found:
         if one.id in _ALONE and one.saves_ns[1] >= LARGE * evidence.window_ns:
@@ -70,6 +70,8 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
     first = {one.id for one in found[:1]}
     launches = any(one.id == "launch_bound" for one in found)
     words = "launch-bound" if launches and phrase == "host-bound" else phrase
+    if first & {"implicit_sync", "explicit_sync"} and words == "host-bound":
+        words = "held up by synchronisation"  # what the host does late, after it was held
     if "allocator" in first and phrase == "held up by synchronisation":
         words = "held up by allocation"  # frees that wait synchronise, too
     place = f" in {named(paths, common_path(paths, idle))}"

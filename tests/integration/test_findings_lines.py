@@ -29,4 +29,5 @@ def test_findings_name_lines_of_the_program(with_stacks: Analysis) -> None:
 def test_without_stacks_nothing_is_guessed(corpus: Path) -> None:
     trace = load_kineto(corpus / "kineto" / "h200" / "eager.json.gz")
     found = analyze(attribute(trace)).findings or ()
-    assert {one.id: one.sources for one in found} == {"launch_bound": (), "fp32_gemm": ()}
+    assert len(found) >= 2
+    assert {one.sources for one in found} == {()}

@@ -43,7 +43,7 @@ __all__ = ["NOTABLE", "RULES", "Evidence", "Finding", "findings", "gather"]
 
 NOTABLE = 0.02
 """A finding saves at most at least this share of the window."""
-_SEVERITIES: tuple[tuple[float, Severity], ...] = ((0.2, "high"), (0.08, "medium"), (0.0, "low"))
+_SEVERITIES: tuple[tuple[float, Severity], ...] = ((0.15, "high"), (0.05, "medium"), (0.0, "low"))
 
 RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     synchronisation,
@@ -92,10 +92,16 @@ def gather(
 
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    """Everything worth changing, what saves most first (by the middle of its bounds)."""
+    """Everything worth changing, what saves most first (see :func:`_expected`)."""
     found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
     kept = [_weighed(one, evidence.window_ns) for one in found if _notable(one, evidence.window_ns)]
-    return tuple(sorted(with_sources(evidence, kept), key=lambda one: -sum(one.saves_ns)))
+    return tuple(sorted(with_sources(evidence, kept), key=lambda one: -_expected(one)))
+
+
+def _expected(finding: Finding) -> float:
+    """A quarter of the way from low to high: what is sure counts more than what is possible."""
+    low, high = finding.saves_ns
+    return low + (high - low) / 4
 
 
 def _notable(finding: Finding, window_ns: int) -> bool:
@@ -103,8 +109,8 @@ def _notable(finding: Finding, window_ns: int) -> bool:
 
 
 def _weighed(finding: Finding, window_ns: int) -> Finding:
-    """With its severity: by the middle of the bounds over the window."""
-    share = sum(finding.saves_ns) / 2 / window_ns
+    """With its severity: by what it is expected to save of the window."""
+    share = _expected(finding) / window_ns
     if not share:
         return dataclasses.replace(finding, severity="info")
     severity = next(name for least, name in _SEVERITIES if share >= least)

@@ -112,9 +112,14 @@ class Evidence:
 
     @cached_property
     def steady(self) -> Column:
-        """Rows of the steps that stand for the loop: without a first one that warms up."""
-        wall = self.steps.wall_ns
-        rows = np.arange(len(wall))
+        """Rows of the steps that stand for the loop: without a first one that warms up.
+
+        A step without ops is none: what is left when the loop has ended.
+        """
+        rows = np.flatnonzero(self.steps.ops > 0) if (self.steps.ops > 0).any() else None
+        if rows is None:
+            return np.arange(len(self.steps))
+        wall = self.steps.wall_ns[rows]
         if len(wall) >= 3 and wall[0] > 2 * np.median(wall[1:]):
             rows = rows[1:]
         return rows

@@ -1,7 +1,7 @@
 """Findings about an idle GPU: synchronising calls, data, allocation, launches, host work.
 
 Idle is charged to causes and paths by :mod:`nvprobe.analyze.idle`; these rules only say what the
-charges mean. Low ends are half (for launches and host work: three tenths) of the idle time: under
+charges mean. Low ends are half (for launches: a quarter) of the idle time: under
 a profiler the host is slower than alone, so the gaps are longer.
 """
 
@@ -27,6 +27,7 @@ SLOWEST_PINNED_BYTES_NS = 12.0
 LAUNCH_NS = 200_000
 """A host that takes longer than this a launch does more than launching."""
 SHORT_KERNEL_NS = 20_000
+LITTLE = 0.02
 PLAIN = 0.05
 """Less of the window than this is no bottleneck."""
 FEW_LAUNCHES = 10
@@ -42,7 +43,7 @@ def synchronisation(evidence: Evidence) -> Iterator[Finding]:
     if not len(syncs.calls) or not evidence.idle_trusted:
         return
     allocating = calls_named(evidence.trace, _ALLOCATION)[syncs.calls.call]
-    rows = np.flatnonzero(~_pageable_upload(evidence) & ~allocating)
+    rows = np.flatnonzero(~_of_uploads(evidence) & ~allocating)
     sites = syncs.sites
     program = np.append(program_paths(paths), -1)
     # The copy and the wait of one .item() are two calls: a known line or operator joins them.
@@ -124,20 +125,28 @@ def _label(evidence: Evidence, row: Any) -> str | None:
     return str(evidence.waits.syncs.labels[int(row)].as_py()) if row >= 0 else None
 
 
-def _pageable_upload(evidence: Evidence) -> Column:
-    """bool per synchronising call: an upload from pageable memory that held the host."""
-    op, ops = evidence.waits.syncs.calls.op, evidence.ops
-    out = op >= 0
-    at = op[out]
-    out[out] = (
-        (ops.kind[at] == OpKind.MEMCPY)
-        & (ops.copy_kind[at] == HOST_TO_DEVICE)
-        & (ops.source_memory[at] == PAGEABLE)
-        & calls_named(evidence.trace, r"^(?:cuda|cu|hip)Memcpy")[
-            evidence.waits.syncs.calls.call[out]
-        ]
-    )
+def _pageable_uploads(evidence: Evidence) -> Column:
+    """bool per op: an upload from pageable memory whose call lasted for at least half of it.
+
+    The driver copies such memory piece by piece while the host stands in the call; whether that
+    returns just before or just after the last piece has arrived is chance.
+    """
+    ops, calls = evidence.ops, evidence.trace.calls
+    out = (ops.kind == OpKind.MEMCPY) & (ops.copy_kind == HOST_TO_DEVICE)
+    out &= (ops.source_memory == PAGEABLE) & (evidence.attribution.call >= 0)
+    if calls is None or not out.any():
+        return out
+    rows = np.flatnonzero(out)
+    call = evidence.attribution.call[rows]
+    held = 2 * (calls.end[call] - calls.start[call]) >= evidence.attribution.duration[rows]
+    out[rows[~held]] = False
     return out
+
+
+def _of_uploads(evidence: Evidence) -> Column:
+    """bool per synchronising call: it is such an upload, or the wait for one."""
+    op = evidence.waits.syncs.calls.op
+    return np.append(_pageable_uploads(evidence), False)[op]
 
 
 def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
@@ -147,11 +156,16 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
     hidden beside compute, and no bubble.
     """
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
-    rows = np.flatnonzero(_pageable_upload(evidence))
-    rows = rows[evidence.in_steady(syncs.calls.start[rows])]
-    if not len(rows) or not _in_a_loop(evidence, len(rows)):
+    calls = evidence.trace.calls
+    op = np.flatnonzero(_pageable_uploads(evidence))
+    if calls is None:
         return
-    op = np.unique(syncs.calls.op[rows])
+    call = evidence.attribution.call[op]
+    op = op[evidence.in_steady(calls.start[call])]
+    if not len(op) or not _in_a_loop(evidence, len(op)):
+        return
+    rows = np.flatnonzero(np.isin(syncs.calls.op, op))
+    call = np.unique(evidence.attribution.call[op])
     copied, size = evidence.attribution.duration[op], evidence.ops.bytes[op]
     mask = np.zeros(len(evidence.ops), bool)
     mask[op] = True
@@ -173,7 +187,7 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
             "copies": len(op),
             "bytes": int(size.sum()),
             "copy_ns": int(copied.sum()),
-            "wait_ns": int(syncs.calls.wait_ns[rows].sum()),
+            "wait_ns": int((calls.end[call] - calls.start[call]).sum()),
             "bubble_ns": bubble,
             "gigabytes_per_s": round(float(size.sum()) / max(int(copied.sum()), 1), 2),
         },
@@ -187,10 +201,13 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
 
 
 def input_wait(evidence: Evidence) -> Iterator[Finding]:
-    """The GPU is idle while the launching thread waits for data."""
+    """The GPU is idle while the launching thread waits for data.
+
+    High end: host and launch idle too, as a host that need not wait runs ahead of the GPU.
+    """
     idle, paths = evidence.idle(Cause.INPUT), evidence.attribution.paths
     total = int(idle.sum())
-    if not total or not evidence.idle_trusted or not len(evidence.steps):
+    if total < LITTLE * evidence.window_ns or not evidence.idle_trusted or not len(evidence.steps):
         return
     path = common_path(paths, idle)
     yield Finding(
@@ -199,7 +216,7 @@ def input_wait(evidence: Evidence) -> Iterator[Finding]:
         path=path,
         sources=(),
         evidence={"idle_ns": total, "share_of_window": _share(total, evidence)},
-        saves_ns=(total // 2, total),
+        saves_ns=(total // 2, total + int(evidence.idle(Cause.HOST, Cause.LAUNCH_CALL).sum())),
         advice=(
             "DataLoader(num_workers=…, persistent_workers=True, prefetch_factor=…): prepare "
             "batches in worker processes",
@@ -277,7 +294,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
         "median_kernel_ns": typical,
         "host_ns_per_launch": a_launch,
     }
-    saves = (total * 3 // 10, total)
+    saves = (total // 4, total)
     per_step = launches / len(evidence.steady)
     if a_launch > LAUNCH_NS or per_step < FEW_LAUNCHES:
         yield Finding(
