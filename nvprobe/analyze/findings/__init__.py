@@ -94,8 +94,15 @@ def gather(
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Everything worth changing, what saves most first (see :func:`_expected`)."""
     found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
-    kept = [_weighed(one, evidence.window_ns) for one in found if _notable(one, evidence.window_ns)]
+    found = [_bounded(one, evidence.span_ns) for one in found]
+    kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
     return tuple(sorted(with_sources(evidence, kept), key=lambda one: -_expected(one)))
+
+
+def _bounded(finding: Finding, span_ns: int) -> Finding:
+    """No saving is longer than what was captured."""
+    low, high = finding.saves_ns
+    return dataclasses.replace(finding, saves_ns=(min(low, span_ns), min(high, span_ns)))
 
 
 def _expected(finding: Finding) -> float:
@@ -108,9 +115,9 @@ def _notable(finding: Finding, window_ns: int) -> bool:
     return finding.saves_ns == (0, 0) or finding.saves_ns[1] >= NOTABLE * window_ns
 
 
-def _weighed(finding: Finding, window_ns: int) -> Finding:
-    """With its severity: by what it is expected to save of the window."""
-    share = _expected(finding) / window_ns
+def _weighed(finding: Finding, span_ns: int) -> Finding:
+    """With its severity: by what it is expected to save of the capture."""
+    share = _expected(finding) / span_ns
     if not share:
         return dataclasses.replace(finding, severity="info")
     severity = next(name for least, name in _SEVERITIES if share >= least)

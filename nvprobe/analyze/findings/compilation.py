@@ -17,7 +17,7 @@ from nvprobe.analyze.findings.places import common_path, named
 from nvprobe.analyze.grouping import push_up
 from nvprobe.analyze.hostwork import Cause
 from nvprobe.attribute.model import Kind
-from nvprobe.recorded import GraphBreak
+from nvprobe.recorded import CompileSpan, GraphBreak
 from nvprobe.trace import Column
 
 __all__ = ["compilation", "graph_breaks"]
@@ -100,7 +100,7 @@ def _between_graphs(evidence: Evidence) -> Column:
 def compilation(evidence: Evidence) -> Iterator[Finding]:
     """The host compiles inside the window: again and again, or for the first time.
 
-    High end: the compile spans or the idle, whichever is longer; low end: half of the idle.
+    High end: the steps in which it compiles; low end: half of the idle.
     """
     if not evidence.idle_trusted:
         return
@@ -129,7 +129,7 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "recompile", f"{sources[0] if sources else named(paths, path)} is compiled again "
             f"and again ({len(again)} recompilations)", path, sources, facts,
-            (total // 2, max(total, spent)),
+            (total // 2, max(total, spent, _steps_of(evidence, spans))),
             ("torch.compile(dynamic=True), or torch._dynamo.mark_dynamic, for changing shapes",
              "pad or bucket inputs to a few shapes",
              "keep changing Python values out of compiled code, or make them tensors"),
@@ -140,3 +140,12 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
             f"{named(paths, path)}", path, (), facts, (0, max(total, spent)),
             ("warm up before the window: nvprobe launch --steps 10:15",),
         )  # fmt: skip
+
+
+def _steps_of(evidence: Evidence, spans: list[CompileSpan]) -> int:
+    """Host time of the steady steps in which something was compiled."""
+    steps, steady = evidence.steps, evidence.steady
+    hit = np.zeros(len(steady), bool)
+    for span in spans:
+        hit |= (steps.start[steady] < span.end) & (steps.end[steady] > span.start)
+    return int(steps.wall_ns[steady][hit].sum())

@@ -89,6 +89,11 @@ class Evidence:
         return int(self.devices.window_ns.sum())
 
     @cached_property
+    def span_ns(self) -> int:
+        """The longer of the window and the host time of the steps: nothing saves more."""
+        return max(self.window_ns, int(self.steps.wall_ns[self.steady].sum()))
+
+    @cached_property
     def busy_ns(self) -> int:
         """Time with any op running, summed over devices."""
         return int(self.devices.busy_ns.sum())

@@ -25,6 +25,7 @@ def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
     if not found:
         return None
     window = int(analysis.devices.window_ns.sum())
+    window = max(window, *(one.saves_ns[1] for one in found))
     return Group(
         Text("Findings", "bold"),
         *(_one(number, one, window) for number, one in enumerate(found, 1)),
