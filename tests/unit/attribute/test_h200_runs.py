@@ -2,7 +2,7 @@
 
 Made by scripts/gpu/compiled_check.py (torch 2.11, nsys 2025.3): a three-block transformer in
 training, eager with gradients accumulated twice, under cudagraph trees that were captured before
-the window, and compiled in a loop over blocks with a graph break.
+the window, and compiled in a loop over blocks with a graph break; and inference in a manual graph.
 """
 
 from __future__ import annotations
@@ -113,3 +113,17 @@ def test_blocks_that_share_a_graph_are_told_apart_forward_and_backward(folder):
     names = np.asarray(table.names.to_pylist(), object)[table.module[rows]]
     counts = [int((names == f"blocks.{block}.fc1").sum()) for block in range(3)]
     assert counts[0] == counts[1] == counts[2] > 0
+
+
+def test_all_nodes_of_a_manual_graph_captured_before_the_window_reach_their_modules(folder):
+    attribution, table = joined(folder, "graph_before_window")
+    replayed = np.flatnonzero(attribution.trace.ops.graph_node != 0)
+    assert len(replayed) == 105
+    assert (attribution.method[replayed] == Method.GRAPH_CAPTURE).all()
+    assert (table.method[replayed] == ModuleMethod.RANGE).all()
+    names = module_names(table, replayed)
+    assert LEAVES | {"emb", "head"} <= names
+    assert names <= LEAVES | {"emb", "head", "Net", *(f"blocks.{i}" for i in range(3))}
+    # Three replays of one graph: each module has three times the ops of one.
+    _, count = np.unique(table.module[np.isin(table.op, replayed)], return_counts=True)
+    assert (count % 3 == 0).all()
