@@ -11,6 +11,8 @@ from nvprobe.attribute.nesting import Nesting
 from nvprobe.attribute.paths import NO_PATH, PathTrie
 from nvprobe.trace import NO_ROW, Column
 
+_BATCH = 1 << 18
+
 __all__ = ["OpenPaths", "RangeFacts", "own_paths"]
 
 
@@ -50,7 +52,16 @@ class OpenPaths:
     """The same for ranges that a sidecar noted inside CUDA graph captures."""
 
     def on_thread(self, thread: Column, time: Column) -> Column:
-        """``path(T, t)``: int32 path per instant, -1 where nothing is open on that thread."""
+        """``path(T, t)``: int32 path per instant, -1 where nothing is open on that thread.
+
+        Millions of instants are looked up in batches, which bounds the arrays alive at once.
+        """
+        if len(time) <= _BATCH:
+            return self._on_thread(thread, time)
+        batches = (slice(at, at + _BATCH) for at in range(0, len(time), _BATCH))
+        return np.concatenate([self._on_thread(thread[rows], time[rows]) for rows in batches])
+
+    def _on_thread(self, thread: Column, time: Column) -> Column:
         out = np.full(len(time), NO_PATH, np.int32)
         asked = np.flatnonzero(thread >= 0)
         last = self.nesting.last_started(thread[asked], time[asked])
