@@ -176,7 +176,15 @@ class Evidence:
 
     def alone_ns(self, some: Column, beside: Column) -> int:
         """Time in which ops of ``some`` ran and none of ``beside``, summed over devices."""
-        return int((self._union(some | beside) - self._union(beside)).sum())
+        if not some.any():
+            return 0
+        together = some | beside
+        union = self._of_all if together.all() else self._union(together)
+        return int((union - self._union(beside)).sum())
+
+    @cached_property
+    def _of_all(self) -> Column:
+        return self._union(np.ones(len(self.ops), bool))
 
     def _union(self, chosen: Column) -> Column:
         rows = np.flatnonzero(chosen & self.trusted)
