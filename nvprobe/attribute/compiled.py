@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.kernel_order import match_calls
@@ -102,7 +103,10 @@ def _graph_ranges(trace: Trace) -> tuple[Column, dict[int, tuple[str, str]]]:
     """Rows of nvprobe's graph ranges, and (compile id, phase) of each."""
     if trace.ranges is None:
         return np.empty(0, np.int64), {}
-    used = np.unique(trace.ranges.name[trace.ranges.name >= 0])
+    likely = pc.starts_with(trace.strings, "graph ").fill_null(False)  # texts may be millions
+    in_use = np.zeros(len(trace.strings), bool)
+    in_use[trace.ranges.name[trace.ranges.name >= 0]] = True
+    used = np.flatnonzero(in_use & likely.to_numpy(zero_copy_only=False))
     matches = [_RANGE.match(text or "") for text in trace.texts(used)]
     graphs = {int(name): match for name, match in zip(used, matches, strict=True) if match}
     rows = np.flatnonzero(np.isin(trace.ranges.name, list(graphs)))
