@@ -11,14 +11,14 @@ is taken out of Python's machinery before anybody sees it:
   ``catch_warnings(record=True)``, except where the program itself has asked for the debug mode.
 
 Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
-are wrapped. Setting the mode does not initialise CUDA: it waits until the program does.
+are wrapped. Setting the mode does not initialise CUDA: it waits until the program does. torch warns
+once a process that the mode is a prototype; where it was nvprobe that set it, nobody sees that.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import re
 import sys
 import threading
 import time
@@ -37,11 +37,36 @@ __all__ = ["install", "uninstall"]
 log = logging.getLogger("nvprobe")
 
 MESSAGE = "called a synchronizing CUDA operation"
+PROTOTYPE = "Synchronization debug mode is a prototype feature"
 STACK_LINES = 5
 WARN = 1
 """The debug mode that warns; 0 is silent, 2 raises."""
 
-_FILTER: tuple[Any, ...] = ("always", re.compile(MESSAGE), UserWarning, None, 0)
+
+class _Setting(threading.local):
+    """Whether this thread is setting the debug mode for nvprobe."""
+
+    now = False
+
+
+_setting_ours = _Setting()
+
+
+class _Ours:
+    """The pattern of the filter: what nvprobe takes out, for the thread that causes it.
+
+    A ``catch_warnings`` around the setting would be seen by every thread, and undo what another
+    thread does to its filters in the meantime.
+    """
+
+    pattern = MESSAGE
+
+    def match(self, text: str) -> bool:
+        """Whether a warning of this text is not the program's."""
+        return text.startswith(MESSAGE) or (_setting_ours.now and text.startswith(PROTOTYPE))
+
+
+_FILTER: tuple[Any, ...] = ("always", _Ours(), UserWarning, None, 0)
 _hooks = Hooks("lines of hidden synchronisations")
 _wanted_mode = 0
 """The debug mode that the program has asked for itself."""
@@ -81,12 +106,12 @@ def uninstall() -> None:
     """Give the program its debug mode and its warnings back."""
     if not _hooks.active:
         return
+    if "torch.cuda" in sys.modules:
+        _debug(sys.modules["torch.cuda"], _wanted_mode)
     _hooks.undo()
     if _FILTER in warnings.filters:
         warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
     _mutated()
-    if "torch.cuda" in sys.modules:
-        _debug(sys.modules["torch.cuda"], _wanted_mode)
 
 
 def _debug(cuda: Any, mode: int) -> None:
@@ -97,9 +122,20 @@ def _debug(cuda: Any, mode: int) -> None:
         import torch
 
         set_mode = torch._C._cuda_set_sync_debug_mode  # absent in a build without CUDA
-        cuda._lazy_call(lambda: set_mode(mode))
+        cuda._lazy_call(functools.partial(_quietly, set_mode, mode))
     except Exception as error:
         log.debug("no %s: %r", _hooks.what, error)
+
+
+def _quietly(set_mode: Callable[[int], object], mode: int) -> None:
+    """Set the mode without torch's warning that it is a prototype."""
+    if not _hooks.active:  # undone before CUDA was initialised: the mode is the program's
+        return
+    _setting_ours.now = True
+    try:
+        set_mode(mode)
+    finally:
+        _setting_ours.now = False
 
 
 def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +149,7 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
 
         _wanted_mode = int(torch.cuda.get_sync_debug_mode())
         if _wanted_mode == 0:
-            original(WARN)
+            _quietly(original, WARN)
 
     return set_sync_debug_mode
 
@@ -143,7 +179,10 @@ def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
 def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def showwarnmsg(message: Any) -> None:
-        if not str(message.message).startswith(MESSAGE):
+        text = str(message.message)
+        if _setting_ours.now and text.startswith(PROTOTYPE):
+            return
+        if not text.startswith(MESSAGE):
             original(message)
             return
         try:

@@ -144,3 +144,65 @@ def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
     recording = recorder.run(code, NVPROBE_EMITTER="nvtx")
     assert "plain" in recording.completed.stderr
     assert recording.marks("sync") == []
+
+
+def test_that_the_mode_is_a_prototype_is_told_only_to_who_sets_it(
+    recorder: Recorder, tmp_path: Path
+):
+    code = (
+        PROGRAM
+        + """
+PROTOTYPE = "Synchronization debug mode is a prototype feature and does not yet detect all"
+def set_mode(mode):                               # in truth it warns once a process
+    warnings.warn(PROTOTYPE, UserWarning, stacklevel=1)
+    modes.append(mode)
+torch._C._cuda_set_sync_debug_mode = set_mode
+waiting, immediate = [], torch.cuda._lazy_call
+def queue(call, **kwargs):
+    waiting.append(call)
+def initialise():
+    torch.cuda._lazy_call = immediate
+    while waiting:
+        waiting.pop(0)()
+torch.cuda._lazy_call = queue
+import threading
+warnings.simplefilter("error")
+mine = warnings.filters[:]
+syncs.install()
+assert modes == []
+def elsewhere():                                  # another thread, while ours is being set
+    warnings.warn(PROTOTYPE)
+def threaded(mode):
+    caught = []
+    def run():
+        try:
+            elsewhere()
+        except UserWarning as error:
+            caught.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1
+    set_mode(mode)
+initialise()                                      # raises nothing, shows nothing
+assert modes == [1]
+syncs.uninstall()
+assert modes == [1, 0] and warnings.filters == mine
+torch.cuda._lazy_call = queue
+syncs.install()
+syncs.uninstall()
+initialise()                                      # undone before CUDA was initialised
+assert modes == [1, 0]
+torch._C._cuda_set_sync_debug_mode = threaded
+syncs.install()
+assert modes == [1, 0, 1]
+try:
+    torch.cuda.set_sync_debug_mode("warn")        # the program's own: its filters count
+    raise SystemExit("not raised")
+except UserWarning:
+    pass
+syncs.uninstall()
+"""
+    )
+    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    assert "prototype" not in recording.completed.stderr
