@@ -60,7 +60,7 @@ class CodeLines:
     def _open(self, label: Column, thread: Column, time: Column) -> Column:
         out = np.full(len(time), NO_LINE, np.int32)
         last = self.nesting.last_started(thread, time)
-        crossing = self.nesting.in_crossing(last)
+        crossing = self.nesting.in_crossing(last, time)
         at = np.where(crossing, -1, last)
         at = self.nesting.innermost(at, time)
         out[at >= 0] = label[at[at >= 0]]

@@ -308,7 +308,7 @@ def _work_range_of_ops(attribution: Attribution, work: Column) -> tuple[Column, 
     nesting = attribution.open.nesting
     time = trace.calls.start[call]
     last = nesting.last_started(trace.calls.thread[call], time)
-    plain = ~nesting.in_crossing(last)
+    plain = ~nesting.in_crossing(last, time)
     ops, at = ops[plain], nesting.innermost(last[plain], time[plain])
     works = np.zeros(len(trace.ranges), bool)
     works[work] = True

@@ -3,8 +3,9 @@
 Definition (docs/attribution.md): ``path(T, t)`` are the ranges on thread T with start <= t < end,
 ordered by start (ties: longer first, then row order). Ranges of one thread almost always nest; then
 a range's parent is found by counting and the path at an instant by climbing. Where ranges cross
-(two NVTX domains may), the *cluster* of ranges around the crossing is answered by searching
-the sorted ranges for the next one still open, which needs no nesting.
+(two NVTX domains may), the *zone* from the start of the first to the end of the last range that
+crosses another is answered by searching the sorted ranges for the next one still open, which needs
+no nesting. Outside of zones every open range nests with all others, so counting is right there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.attribute.intervals import slices, sorted_by
+from nvprobe.attribute.intervals import running_max, slices, sorted_by
 from nvprobe.trace import NO_ROW, Column
 
 __all__ = ["Nesting", "nest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """Where ranges cross: disjoint zones, sorted by the position of their first range."""
+
+    first: Column
+    """int64 position of the first range of each zone."""
+    limit: Column
+    """int64 first position of the next thread."""
+    end: Column
+    """int64 end of the last range of each zone."""
+
+    @classmethod
+    def none(cls) -> Zones:
+        """No range crosses another."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    def hold(self, last: Column, time: Column) -> Column:
+        """bool: the instant, with the position last started there, lies in a zone."""
+        if not len(self.first):
+            return np.zeros(len(last), bool)
+        zone = np.searchsorted(self.first, last, side="right") - 1
+        found = np.maximum(zone, 0)
+        return (zone >= 0) & (last < self.limit[found]) & (time < self.end[found])
+
+    def at(self, position: Column) -> Column:
+        """Position of the first range of the zone that holds each position."""
+        return self.first[np.searchsorted(self.first, position, side="right") - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +61,13 @@ class Nesting:
     start: Column
     end: Column
     parent: Column
-    """int64 position of the innermost range open at its start, -1. Not valid where ``crossing``."""
+    """int64 position of the innermost range open at its start, -1; where ``crossing``: the
+    innermost one around the whole zone."""
     depth: Column
     """int32 number of ranges open at its start."""
     crossing: Column
-    """bool: the range's cluster has ranges that cross."""
+    """bool: the range starts in a zone of ranges that cross."""
+    zones: Zones
     first: Column
     """int64 of shape (threads + 1,): positions of thread T are ``first[T] … first[T + 1]``."""
     reach: tuple[Column, ...]
@@ -65,18 +97,16 @@ class Nesting:
             climbing = climbing[at[climbing] >= 0]
         return at
 
-    def in_crossing(self, last: Column) -> Column:
-        """bool: the instant of ``last_started`` may lie among crossing ranges."""
-        out = last >= 0
-        out[out] = self.crossing[last[out]]
-        return out
+    def in_crossing(self, last: Column, time: Column) -> Column:
+        """bool: the instant, with the position last started there, lies in a crossing zone."""
+        return self.zones.hold(last, time)
 
     def open_chains(self, last: Column, time: Column) -> tuple[Column, Column]:
         """All open ranges of each instant, outermost first: (query, position), by query.
 
         Works with and without crossings.
         """
-        crossing = self.in_crossing(last)
+        crossing = self.in_crossing(last, time)
         parts = [
             self._chains_by_climbing(np.flatnonzero(~crossing), last, time),
             self._chains_by_search(np.flatnonzero(crossing), last, time),
@@ -142,7 +172,9 @@ def nest(thread: Column, start: Column, end: Column, threads: int) -> Nesting:
     first = np.searchsorted(thread, np.arange(threads + 1))
     depth = _depths(start, end, first)
     parent = _parents(depth)
-    crossing = _crossing(end, parent, depth)
+    zones, reach = _zones(thread, start, end, parent, first)
+    crossing = zones.hold(np.arange(len(rows)), start)
+    parent[crossing] = parent[zones.at(np.flatnonzero(crossing))]
     return Nesting(
         row=rows,
         start=start,
@@ -150,8 +182,9 @@ def nest(thread: Column, start: Column, end: Column, threads: int) -> Nesting:
         parent=parent,
         depth=depth,
         crossing=crossing,
+        zones=zones,
         first=first,
-        reach=_sparse_table(end) if crossing.any() else (),
+        reach=reach,
     )
 
 
@@ -199,21 +232,41 @@ def _parents(depth: Column) -> Column:
     return parent
 
 
-def _crossing(end: Column, parent: Column, depth: Column) -> Column:
-    """Bool per position: its cluster holds a range that outlives its counted parent.
+def _zones(
+    thread: Column, start: Column, end: Column, parent: Column, first: Column
+) -> tuple[Zones, tuple[Column, ...]]:
+    """The zones of crossing ranges, and (where there are any) the sparse table over ``end``.
 
-    If any two ranges of a cluster cross, the first end that is not the innermost one's belongs to
-    a range whose child (by counting, still right up to there) ends later: the test sees it.
+    If any two ranges cross, the first end that is not the innermost one's belongs to a range whose
+    child (by counting, still right up to there) ends later: that is looked for first, for nearly
+    every capture has no crossing at all.
     """
-    child = parent >= 0
-    outlives = np.zeros(len(end), bool)
-    outlives[child] = end[child] > end[parent[child]]
-    if not outlives.any():
-        return outlives
-    cluster = np.cumsum(depth == 0) - 1
-    bad = np.zeros(int(cluster[-1]) + 1, bool)
-    bad[cluster[outlives]] = True
-    return bad[cluster]
+    child = np.flatnonzero(parent >= 0)
+    if not (end[child] > end[parent[child]]).any():
+        return Zones.none(), ()
+    reach = _sparse_table(end)
+    inside = np.empty(len(start), np.int64)  # last position that starts before this one's end
+    for low, high in zip(first[:-1], first[1:], strict=True):
+        inside[low:high] = low + np.searchsorted(start[low:high], end[low:high]) - 1
+    furthest = _greatest(reach, np.arange(len(start)), inside)
+    crossed = np.flatnonzero(furthest > end)
+    group, furthest = thread[crossed], running_max(thread[crossed], furthest[crossed])
+    opens = np.ones(len(crossed), bool)
+    opens[1:] = (group[1:] != group[:-1]) | (start[crossed[1:]] >= furthest[:-1])
+    begin = np.flatnonzero(opens)
+    last = np.append(begin[1:], len(crossed)) - 1
+    return Zones(crossed[begin], first[group[begin] + 1], furthest[last]), reach
+
+
+def _greatest(reach: tuple[Column, ...], low: Column, high: Column) -> Column:
+    """Greatest end of positions ``low … high`` (at least one), from the sparse table."""
+    level = np.frexp((high - low + 1).astype(np.float64))[1] - 1  # of the largest power of two
+    out = np.empty(len(low), np.int64)
+    for size in np.unique(level).tolist():
+        here = np.flatnonzero(level == size)
+        table = reach[size]
+        out[here] = np.maximum(table[low[here]], table[high[here] - (1 << size) + 1])
+    return out
 
 
 def _sparse_table(end: Column) -> tuple[Column, ...]:

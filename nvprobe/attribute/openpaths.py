@@ -65,7 +65,7 @@ class OpenPaths:
         out = np.full(len(time), NO_PATH, np.int32)
         asked = np.flatnonzero(thread >= 0)
         last = self.nesting.last_started(thread[asked], time[asked])
-        crossing = self.nesting.in_crossing(last)
+        crossing = self.nesting.in_crossing(last, time[asked])
         plain = np.flatnonzero(~crossing)
         at = self.nesting.innermost(last[plain], time[asked[plain]])
         out[asked[plain[at >= 0]]] = self.own[at[at >= 0]]
