@@ -59,7 +59,10 @@ class _Ours:
     thread does to its filters in the meantime.
     """
 
-    pattern = MESSAGE
+    pattern = MESSAGE  # like a compiled one, for who looks at the filters
+
+    def __repr__(self) -> str:
+        return f"<nvprobe: {self.pattern!r}>"
 
     def match(self, text: str) -> bool:
         """Whether a warning of this text is not the program's."""
