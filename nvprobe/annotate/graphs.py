@@ -27,6 +27,7 @@ from nvprobe.annotate.hooks import Hooks, after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 __all__ = ["capturing", "install", "uninstall"]
 
@@ -37,6 +38,8 @@ _known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Id of the last capture of each graph object."""
 _captures: dict[int, _Capture] = {}
 """Captures going on, by thread."""
+before_replay: Callable[[int], object] | None = None
+"""Told the id of each graph that the program replays itself; set by `nvprobe.annotate.phases`."""
 
 
 def install() -> None:
@@ -62,9 +65,10 @@ def uninstall() -> None:
     _hooks.undo()
 
 
-def capturing() -> bool:
-    """Whether this thread is capturing a graph that nvprobe saw begin."""
-    return threading.get_ident() in _captures
+def capturing() -> int:
+    """The id of the graph that this thread is capturing; 0 where it captures none."""
+    capture = _captures.get(threading.get_ident())
+    return 0 if capture is None else capture.identity
 
 
 class _Capture:
@@ -102,6 +106,7 @@ class _Capture:
         """Give the verbs back and write what was seen."""
         if (emitter.push, emitter.pop) == self.watching:
             emitter.push, emitter.pop = self.verbs
+        self.thread = 0  # where somebody has put verbs over these, they only hand on from now
         sidecar.write(
             "cudagraph",
             id=self.identity,
@@ -150,13 +155,21 @@ def _capture_end(original: Callable[..., Any]) -> Callable[..., Any]:
 def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replay(self: Any, *args: Any, **kwargs: Any) -> Any:
-        emitter.push(_replay_label(_known.get(self, 0)))
+        identity = _known.get(self, 0)
+        if before_replay is not None and not _is_torch(sys._getframe(1)):
+            before_replay(identity)
+        emitter.push(_replay_label(identity))
         try:
             return original(self, *args, **kwargs)
         finally:
             emitter.pop()
 
     return replay
+
+
+def _is_torch(caller: FrameType) -> bool:
+    """Whether torch replays a graph it made (a graphed callable's, a compiled graph's)."""
+    return str(caller.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 @functools.lru_cache(maxsize=4096)

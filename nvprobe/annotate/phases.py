@@ -2,7 +2,7 @@
 
 Each is a range around a call that the program makes anyway: the loader's next batch, a copy to the
 device, the call of a root module, ``backward``, gradient clipping, the step of an optimizer or a
-scheduler. Where the program marks no steps, they are found from the same calls (`_Periods`).
+scheduler. Where the program marks no steps, they are found from the same calls (`periods`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import functools
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
-from nvprobe.annotate import emitter, forwards, modules, steps, torch_hooks
+from nvprobe.annotate import emitter, forwards, graphs, modules, steps, torch_hooks
+from nvprobe.annotate import periods as periods_module
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.hooks import Hooks, after_import
+from nvprobe.annotate.periods import periods
 from nvprobe.annotate.steps import on_step
 
 if TYPE_CHECKING:
@@ -45,92 +46,6 @@ LABELS: dict[str, Label] = {name: emitter.label(name, Category.PHASE) for name i
 
 _hooks = Hooks("phases")
 _inside = threading.local()
-
-
-class _Periods:
-    """Finds steps: a step is a period of the first optimizer that steps, the leader.
-
-    A step begins with the first of these after the leader's step: a batch is asked for; or, where
-    batches do not come once a step, a training forward or a backward. Several backwards (gradient
-    accumulation) and several optimizers (a GAN) therefore make one step. Batches asked for while
-    the trained model is in evaluation mode are in no step. Where no optimizer has stepped yet, each
-    batch that is only evaluated is a step: inference.
-
-    Only one thread has steps: the main one, or the first other one that trains.
-    """
-
-    def __init__(self) -> None:
-        self.thread: int | None = None
-        self.leader: weakref.ref[Any] | None = None
-        self.trained: weakref.ref[Any] | None = None
-        self.leader_steps = 0
-        self.loads = False
-        self.evaluated = False
-
-    def _mine(self, *, trains: bool = False) -> bool:
-        if steps.explicit:
-            return False
-        here = threading.get_ident()
-        if self.thread is None and (trains or here == threading.main_thread().ident):
-            self.thread = here
-        return self.thread == here
-
-    def _begin(self, *, loads: bool) -> None:
-        if steps.begin("optimizer"):
-            self.leader_steps, self.loads, self.evaluated = 0, loads, False
-
-    def data(self) -> None:
-        """A batch is about to be asked for."""
-        if not self._mine():
-            return
-        if self._evaluates():
-            steps.end()
-            return
-        inference = self.evaluated and self.leader is None
-        if inference or self.leader_steps or not steps.is_open():
-            self._begin(loads=True)
-        self.loads = True
-
-    def _evaluates(self) -> bool:
-        """Whether the model that was trained last has been put into evaluation mode."""
-        trained = self.trained() if self.trained is not None else None
-        return trained is not None and self.leader is not None and not trained.training
-
-    def forward(self, module: nn.Module, training: bool) -> None:
-        """A root module is about to be called."""
-        if not self._mine(trains=training):
-            return
-        self.evaluated = not training
-        if training:
-            self.trained = weakref.ref(module)
-            if not steps.is_open() or self._lapsed():
-                self._begin(loads=False)
-
-    def backward(self) -> None:
-        """A backward is about to run."""
-        if self._mine(trains=True) and (not steps.is_open() or self._lapsed()):
-            self._begin(loads=False)
-
-    def _lapsed(self) -> bool:
-        """Whether a new step is due though no batch was asked for.
-
-        A loader that gave this step its batch is waited for once; when the leader steps a second
-        time, batches evidently come from elsewhere.
-        """
-        return self.leader_steps > (1 if self.loads else 0)
-
-    def optimizer(self, optimizer: Any) -> None:
-        """An optimizer has stepped."""
-        if not self._mine(trains=True):
-            return
-        leader = self.leader() if self.leader is not None else None
-        if leader is None:
-            leader = optimizer
-            self.leader = weakref.ref(optimizer)
-        self.leader_steps += leader is optimizer
-
-
-periods = _Periods()
 
 
 def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[Any], Any]:
@@ -349,10 +264,11 @@ def _install_known() -> None:
     if not _hooks.active:
         return
     forwards.run_root = _run_root
+    graphs.before_replay = periods.replay
     for root in list(modules.annotated_roots):
         modules.mark_root(root)
     here = sys.modules[__name__]
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(here, steps))
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(here, periods_module, steps))
     loader = "_BaseDataLoaderIter.__next__"
     _hooks.replace("torch.utils.data.dataloader", loader, _loading)
     _hooks.replace("torch.autograd", "backward", _phase("backward", periods.backward))
@@ -380,6 +296,7 @@ def uninstall() -> None:
     """Give the program its functions back."""
     _hooks.undo()
     forwards.run_root = None
+    graphs.before_replay = None
     for owner, (original, made) in _stepping.items():
         if owner.__dict__.get("step") is made:
             owner.step = original  # type: ignore[attr-defined]

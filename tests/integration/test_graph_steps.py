@@ -1,0 +1,150 @@
+"""Steps of programs that replay CUDA graphs, with a graph class that needs no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nvtx_recorder import Recorder, Recording
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import contextlib
+import nvprobe, torch, torch.cuda.graphs
+from torch import nn
+from torch.utils.data import DataLoader
+
+class CUDAGraph:
+    def capture_begin(self): pass
+    def capture_end(self): pass
+    def replay(self): pass
+
+torch.cuda.graphs.CUDAGraph = CUDAGraph
+nvprobe.instrument()
+
+@contextlib.contextmanager
+def capture(graph):
+    graph.capture_begin()
+    yield
+    graph.capture_end()
+
+def captured(do=lambda: None):
+    graph = CUDAGraph()
+    with capture(graph):
+        do()
+    return graph
+
+class Replay(nn.Module):
+    def forward(self, graph):
+        with nvprobe.range("copy"):
+            pass
+        graph.replay()
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(3, 4)
+def backward():
+    model(x).sum().backward()
+def train():
+    backward()
+    optimizer.step()
+"""
+
+
+def replays(recording: Recording) -> list[list[int | None]]:
+    """The ids of the graphs replayed in each step."""
+    found: list[list[int | None]] = []
+    for one in recording.ranges():
+        if one.category == "step":
+            found.append([])
+        elif one.name.startswith("cudagraph replay") and "step" in one.path:
+            found[-1].append(one.payload)
+    return found
+
+
+def test_a_replay_of_a_captured_training_step_is_a_step(recorder: Recorder):
+    recording = recorder.run(
+        PROGRAM
+        + """
+for _ in range(3):
+    train()
+graph = captured(train)
+step = Replay()
+for _ in range(5):
+    step(graph)
+for _ in range(2):
+    train()                                        # the optimizer's own steps count as before
+    captured().replay()                            # and this graph does not matter
+"""
+    )
+    assert replays(recording) == [[], [], [], [1], [1], [1], [1], [1], [2], [3]]
+    paths = recording.paths()
+    assert paths.count("step/forward/Replay/copy") == 5
+    assert paths.count("step/cudagraph capture 1/optimizer") == 1  # in the last warm-up step
+
+
+def test_the_first_thing_a_program_does_may_be_the_capture(recorder: Recorder):
+    recording = recorder.run(
+        PROGRAM
+        + """
+graph = captured(train)
+from nvprobe.annotate import graphs
+assert graphs.capturing() == 0
+for x in DataLoader(range(3)):
+    graph.replay()
+"""
+    )
+    assert replays(recording) == [[], [1], [1], [1]]
+    assert recording.paths().count("step/data") == 4  # the last wait finds the loader exhausted
+
+
+def test_a_graph_without_optimizer_leaves_the_steps_to_the_optimizer(recorder: Recorder):
+    recording = recorder.run(
+        PROGRAM
+        + """
+train()
+graph = captured(backward)
+step = Replay()
+for _ in range(3):
+    for _ in range(2):                             # gradient accumulation
+        step(graph)
+    optimizer.step()
+"""
+    )
+    assert replays(recording) == [[], [1, 1], [1, 1], [1, 1]]
+
+
+INFERENCE = {
+    "for _ in range(3): prefill.replay()": [[1], [1], [1]],
+    "for _ in range(3): prefill.replay(); decode.replay()": [[1, 2], [1, 2], [1, 2]],
+    "prefill.replay(); [decode.replay() for _ in range(4)]": [[1, 2], [2], [2], [2]],
+    "for _ in DataLoader(range(3)): prefill.replay()": [[1], [1], [1]],
+    "for _ in range(3): net(prefill)": [[1], [1], [1]],
+    "for _ in range(3): inside(prefill)": [],
+    "for _ in nvprobe.steps(range(2)): decode.replay(); decode.replay()": [[2, 2], [2, 2]],
+}
+
+
+def test_inference_by_replays(recorder: Recorder):
+    recording = recorder.run(
+        PROGRAM
+        + f"""
+from nvprobe.annotate.periods import periods
+net = Replay().eval()
+prefill, decode = captured(), captured()
+torchs = {{"__name__": "torch._inductor.cudagraph_trees"}}
+exec("def run(graph): graph.replay()", torchs)     # who replays is a module of torch
+inside = torchs["run"]
+for loop in {list(INFERENCE)!r}:
+    with nvprobe.range(loop):                      # its last step ends with it
+        exec(loop)
+    periods.__init__()
+"""
+    )
+    found: dict[str, list[list[int | None]]] = {loop: [] for loop in INFERENCE}
+    for one in recording.ranges():
+        if one.category == "step":
+            found[one.path[0]].append([])
+        elif one.name.startswith("cudagraph replay") and "step" in one.path:
+            found[one.path[0]][-1].append(one.payload)
+    assert found == INFERENCE
