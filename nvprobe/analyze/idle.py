@@ -154,7 +154,7 @@ def _cut(
 
 def _frame_borders(gaps: Gaps, lines: CodeLines) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a Python frame of the gap's thread, or its leader's."""
-    lane, time = ends(lines.nesting)
+    lane, time = ends(lines.users)
     yield from borders(gaps, gaps.thread, lane, time)
     leader = np.where(gaps.thread != NO_ROW, lines.leader[gaps.thread], NO_ROW)
     if (leader != NO_ROW).any():

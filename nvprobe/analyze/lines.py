@@ -35,9 +35,12 @@ _NOT_THE_USERS = (
 class CodeLines:
     """Look-up of the user's frame, and of the built-in function, open at an instant."""
 
-    nesting: Nesting
+    users: Nesting
+    """The user's frames alone: few, where torch's own are by the hundred thousand."""
     line: Column
-    """int32 row of ``labels`` per position: the innermost user's frame there; -1."""
+    """int32 row of ``labels`` per position of ``users``."""
+    nesting: Nesting
+    """All frames."""
     built_in: Column
     """int32 row of ``labels`` per position: the built-in function that it is; -1."""
     labels: pa.StringArray
@@ -46,30 +49,23 @@ class CodeLines:
 
     def at(self, thread: Column, time: Column) -> Column:
         """int32 row of ``labels`` of the user's frame, ``NO_LINE`` where none is open."""
-        out = self._open(self.line, thread, time)
+        out = _open(self.users, self.line, thread, time)
         follows = np.flatnonzero((out == NO_LINE) & (thread >= 0))
         follows = follows[self.leader[thread[follows]] >= 0]
         if len(follows):
-            out[follows] = self._open(self.line, self.leader[thread[follows]], time[follows])
+            leader = self.leader[thread[follows]]
+            out[follows] = _open(self.users, self.line, leader, time[follows])
         return out
 
     def built_in_at(self, thread: Column, time: Column) -> Column:
         """int32 row of ``labels`` of the built-in function running, ``NO_LINE`` for none."""
-        return self._open(self.built_in, thread, time)
+        return _open(self.nesting, self.built_in, thread, time)
 
-    def _open(self, label: Column, thread: Column, time: Column) -> Column:
-        out = np.full(len(time), NO_LINE, np.int32)
-        last = self.nesting.last_started(thread, time)
-        crossing = self.nesting.in_crossing(last, time)
-        at = np.where(crossing, -1, last)
-        at = self.nesting.innermost(at, time)
-        out[at >= 0] = label[at[at >= 0]]
-        hard = np.flatnonzero(crossing)
-        if len(hard):
-            query, position = self.nesting.open_chains(last[hard], time[hard])
-            known = label[position] != NO_LINE
-            out[hard[query[known]]] = label[position[known]]  # the innermost is written last
-        return out
+
+def _open(nesting: Nesting, label: Column, thread: Column, time: Column) -> Column:
+    """Label of the innermost frame open at each instant, ``NO_LINE`` where none is."""
+    at = nesting.innermost_open(nesting.last_started(thread, time), time)
+    return np.where(at >= 0, label[np.maximum(at, 0)] if len(label) else NO_LINE, NO_LINE)
 
 
 def code_lines(trace: Trace) -> CodeLines | None:
@@ -79,11 +75,20 @@ def code_lines(trace: Trace) -> CodeLines | None:
         return None
     threads = len(trace.threads)
     known = np.flatnonzero(frames.thread >= 0)
-    nesting = nest(frames.thread[known], frames.start[known], frames.end[known], threads)
     line, built_in, labels = _labels(trace, frames)
-    name = frames.name[known][nesting.row]
-    alone = np.full(threads, -1, np.int32)
-    return CodeLines(nesting, _inherited(nesting, line[name]), built_in[name], labels, alone)
+    mine = known[line[frames.name[known]] != NO_LINE]
+    nestings = [
+        nest(frames.thread[rows], frames.start[rows], frames.end[rows], threads)
+        for rows in (mine, known)
+    ]
+    return CodeLines(
+        users=nestings[0],
+        line=line[frames.name[mine][nestings[0].row]],
+        nesting=nestings[1],
+        built_in=built_in[frames.name[known][nestings[1].row]],
+        labels=labels,
+        leader=np.full(threads, -1, np.int32),
+    )
 
 
 def lines_behind(attribution: Attribution) -> CodeLines | None:
@@ -117,16 +122,3 @@ def _labels(trace: Trace, frames: Frames) -> tuple[Column, Column, pa.StringArra
     tables = np.full((2, len(trace.strings) + 1), NO_LINE, np.int32)
     tables[0, rows], tables[1, rows] = codes[: len(rows)], codes[len(rows) :]
     return tables[0], tables[1], coded.dictionary
-
-
-def _inherited(nesting: Nesting, own: Column) -> Column:
-    """Each frame's own label, else that of the nearest frame around it, from the outside in."""
-    out = own.copy()
-    depth = nesting.depth
-    order = np.argsort(depth, kind="stable")
-    bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
-    for low, high in zip(bounds[1:-1], bounds[2:], strict=True):
-        here = order[low:high]
-        here = here[(out[here] == NO_LINE) & (nesting.parent[here] >= 0)]
-        out[here] = out[nesting.parent[here]]
-    return out

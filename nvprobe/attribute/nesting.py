@@ -97,6 +97,15 @@ class Nesting:
             climbing = climbing[at[climbing] >= 0]
         return at
 
+    def innermost_open(self, last: Column, time: Column) -> Column:
+        """The innermost open position at any instant: the last one in order still open; -1."""
+        crossing = self.in_crossing(last, time)
+        at = self.innermost(np.where(crossing, NO_ROW, last), time)
+        hard = np.flatnonzero(crossing)
+        if len(hard):
+            at[hard] = self._last_open(last[hard], time[hard])
+        return at
+
     def in_crossing(self, last: Column, time: Column) -> Column:
         """bool: the instant, with the position last started there, lies in a crossing zone."""
         return self.zones.hold(last, time)
@@ -142,6 +151,17 @@ class Nesting:
             found.append((queries, at))
             at = at + 1
         return _concatenated(found)
+
+    def _last_open(self, last: Column, time: Column) -> Column:
+        """Greatest position up to ``last`` with end > time; in a zone there is one."""
+        low, at = self._cluster_begin(last), last.copy()
+        for level in range(len(self.reach) - 1, -1, -1):
+            first = at - (1 << level) + 1
+            fits = first >= low
+            skip = np.zeros(len(at), bool)
+            skip[fits] = self.reach[level][first[fits]] <= time[fits]
+            at[skip] -= 1 << level
+        return at
 
     def _cluster_begin(self, position: Column) -> Column:
         """First position of the cluster: the last one at or before with nothing open."""

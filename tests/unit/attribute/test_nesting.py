@@ -27,16 +27,14 @@ def test_open_ranges_at_every_instant(rows) -> None:
         time = np.arange(-1, 34)
         last = nesting.last_started(np.full(len(time), thread), time)
         query, position = nesting.open_chains(last, time)
-        crossing = nesting.in_crossing(last, time)
-        inner = nesting.innermost(last, time)
+        inner = nesting.innermost_open(last, time)
         for at, now in enumerate(time.tolist()):
             found = nesting.row[position[query == at]].tolist()
             wanted = [row for row, (t, s, n) in enumerate(rows) if t == thread and s <= now < s + n]
             wanted.sort(key=lambda row: (rows[row][1], -rows[row][2], row))
             assert found == wanted, now
-            if not crossing[at]:
-                innermost = nesting.row[inner[at]] if inner[at] >= 0 else None
-                assert innermost == (wanted[-1] if wanted else None), now
+            innermost = nesting.row[inner[at]] if inner[at] >= 0 else None
+            assert innermost == (wanted[-1] if wanted else None), now
 
 
 @settings(max_examples=1500)
