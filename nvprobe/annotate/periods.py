@@ -53,21 +53,24 @@ class Periods:
             self.thread = here
         return self.thread == here
 
-    def _begin(self, *, loads: bool) -> None:
-        if steps.begin("optimizer"):
+    def _begin(self, *, loads: bool) -> bool:
+        begun = steps.begin("optimizer")
+        if begun:
             self.leader_steps, self.loads, self.evaluated = 0, loads, False
+        return begun
 
-    def data(self) -> None:
-        """A batch is about to be asked for."""
+    def data(self) -> bool:
+        """A batch is about to be asked for; tells whether a step begins with it."""
         if not self._mine():
-            return
+            return False
         if self._evaluates():
             steps.end()
-            return
+            return False
         inference = self.evaluated and self.leader is None
-        if inference or self.leader_steps or not steps.is_open():
-            self._begin(loads=True)
+        due = bool(inference or self.leader_steps or not steps.is_open())
+        begun = due and self._begin(loads=True)
         self.loads = True
+        return begun
 
     def _evaluates(self) -> bool:
         """Whether the model that was trained last has been put into evaluation mode."""

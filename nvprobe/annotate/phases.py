@@ -85,9 +85,13 @@ def _loading(original: Any) -> Any:
     def __next__(self: Any) -> Any:  # noqa: N807
         if steps.waiting():
             return original(self)
-        if not _exhausted(self):
-            periods.data()
-        return steps.wait_for(functools.partial(original, self))
+        begun = not _exhausted(self) and periods.data()
+        try:
+            return steps.wait_for(functools.partial(original, self))
+        except StopIteration:
+            if begun:
+                steps.end_without_batch()
+            raise
 
     return _unseen(__next__)
 

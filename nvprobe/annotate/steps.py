@@ -29,6 +29,8 @@ Item = TypeVar("Item")
 COLUMNS = ("step", "thread", "start_ns", "end_ns", "data_ns", "source")
 CLOCK_EVERY_NS = 1_000_000_000
 DATA = emitter.label("data", Category.PHASE)
+EXHAUSTED = emitter.label("data exhausted", Category.PHASE)
+"""Says that the step around it is none: its wait found no batch (read by nvprobe.analyze.steps)."""
 
 
 class _Here(threading.local):
@@ -55,7 +57,8 @@ explicit = False
 def on_step(callback: Callable[[int], object]) -> None:
     """Call ``callback(n)`` between steps, when ``n`` have ended and the next one is about to begin.
 
-    Steps are counted in the process, over all loops.
+    Steps are counted in the process, over all loops. After a wait that found no batch the same
+    ``n`` comes again.
     """
     _listeners.append(callback)
 
@@ -134,6 +137,17 @@ def end() -> bool:
     return True
 
 
+def end_without_batch() -> None:
+    """End a step whose wait found no batch: it says so, and the next one has its index."""
+    global _begun
+    emitter.push(EXHAUSTED)
+    emitter.pop()
+    here = _here
+    here.source = "exhausted"
+    if end() and _begun == here.index + 1:
+        _begun = here.index
+
+
 def is_open() -> bool:
     """Whether this thread is in a step."""
     return _here.step_depth is not None
@@ -207,12 +221,13 @@ class Steps(Generic[Item]):
         iterator = iter(self.loader)
         try:
             while True:
-                # Only a loader that knows its length spares the trailing step, all waiting.
-                if left != 0:
-                    begin("loop")
+                # Only a loader that knows its length spares the wait that finds no batch.
+                begun = left != 0 and begin("loop")
                 try:
                     item = _wait(iterator)
                 except StopIteration:
+                    if begun:
+                        end_without_batch()
                     return
                 if left == 0:
                     begin("loop")  # it had more than it said
@@ -226,8 +241,8 @@ def steps(loader: Iterable[Item]) -> Steps[Item]:
     """Make every iteration of a loop a step: ``for batch in nvprobe.steps(loader)``.
 
     A step is the wait for its batch, a range ``data``, and the loop's body. Leaving the loop by
-    ``break`` or an exception ends it. Without a length (``len(loader)``) the last, vain wait is a
-    step of its own.
+    ``break`` or an exception ends it. Without a length (``len(loader)``) the last, vain wait has a
+    range ``step`` of its own, with ``data exhausted`` in it: reports do not count it as a step.
 
     Args:
         loader: Anything that can be iterated; its attributes stay reachable.

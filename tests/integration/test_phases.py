@@ -195,7 +195,8 @@ print(seen)
         "step/data",
         "step/body",
         "step/data",
-        *["step", "step/data"] * 3,  # an iterator without length: the last wait is a step
+        *["step", "step/data"] * 3,  # an iterator without length: the last wait finds no batch
+        "step/data exhausted",
         *["step", "step/data"] * 2,  # left by break, left by an exception
         "handler",
         *["step", "step/block"] * 2,
@@ -206,14 +207,41 @@ print(seen)
         "after/nested/step",
     ]
     count = Counter(recording.names())["step"]
-    assert indices(recording.ranges("step")) == list(range(count))
-    assert json.loads(recording.stdout) == list(range(count))
+    numbers = [*range(6), *range(5, count - 1)]  # 5 is given again after that wait
+    assert indices(recording.ranges("step")) == numbers
+    assert json.loads(recording.stdout) == numbers
     (file,) = (tmp_path / "side").iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     rows = [row for line in lines if line["kind"] == "step" for row in line["rows"]]
-    assert [row[0] for row in rows] == list(range(count))
-    assert {row[5] for row in rows} == {"loop", "call"}
+    assert [row[0] for row in rows] == numbers
+    assert {row[5] for row in rows} == {"loop", "call", "exhausted"}
     assert all(0 <= row[4] <= row[3] - row[2] for row in rows)
+
+
+def test_a_loader_that_turns_out_to_be_exhausted_gives_no_step(recorder: Recorder):
+    code = (
+        INSTRUMENT
+        + """
+class Stream(torch.utils.data.IterableDataset):    # a dataset without length
+    def __iter__(self):
+        return iter(torch.randn(4, 4))
+net, _, optimizer, _ = make()
+for epoch in range(2):
+    for x in DataLoader(Stream(), batch_size=2):
+        net(x).sum().backward(); optimizer.step()
+for batch in nvprobe.steps(iter([1])):
+    with nvprobe.range("body"):
+        for _ in nvprobe.steps([]):                # cannot take the step around it along
+            pass
+"""
+    )
+    recording = recorder.run(code)
+    one = ["data", "forward", "backward", "optimizer"]
+    assert shape(recording) == [one, one, ["data", "data exhausted"]] * 2 + [
+        ["data"],
+        ["data", "data exhausted"],
+    ]
+    assert indices(recording.ranges("step")) == [0, 1, 2, 2, 3, 4, 4, 5]
 
 
 def test_a_step_found_by_itself_ends_with_the_range_around_it(recorder: Recorder):

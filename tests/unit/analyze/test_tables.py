@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import partial
+from itertools import count
 
 from hypothesis import given, settings
 
@@ -14,6 +16,7 @@ from nvprobe.attribute import attribute
 from tests.analysis_oracle import AnalysisOracle
 from tests.oracle import STEP_WORDS
 from tests.random_traces import traces
+from tests.unit.analyze.scenes import ADD, Scene, analysis_of
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,3 +122,31 @@ def test_steps_own_what_was_called_for_in_them(trace):
         for row in range(len(table))
     }
     assert found == expected
+
+
+def test_a_wait_that_found_no_batch_is_no_step():
+    scene, number = Scene(), count()
+
+    def fetch(*, exhausted: bool) -> None:
+        scene.inside("data", lambda: scene.host(100_000))
+        if exhausted:
+            scene.inside("data exhausted", lambda: scene.host(1_000))
+        else:
+            scene.launch(ADD, 20_000)
+
+    for exhausted in (False, False, True, False, True):  # two loops
+        scene.inside(f"step {next(number)}", partial(fetch, exhausted=exhausted))
+    table = analysis_of(scene).steps
+    assert table.index.tolist() == [0, 1, 3]
+    assert table.ops.tolist() == [1, 1, 1]
+    assert (table.wall_ns > 100_000).all()
+    starts = [start for start, _, name in scene.ranges if name.startswith("step")]
+    assert table.start.tolist() == [starts[0], starts[1], starts[3]]
+
+
+def test_data_that_is_exhausted_outside_of_steps_changes_nothing():
+    scene = Scene()
+    for index in range(2):
+        scene.inside(f"step {index}", lambda: scene.launch(ADD, 20_000))
+        scene.inside("data exhausted", lambda: scene.host(1_000))
+    assert analysis_of(scene).steps.index.tolist() == [0, 1]
