@@ -43,7 +43,11 @@ def title(analysis: Analysis) -> Text:
     used = [row for row in analysis.devices.device.tolist() if 0 <= row < len(trace.devices)]
     names = dict.fromkeys(trace.texts(trace.devices.name[used]) if used else [])
     parts = [source.file for source in trace.sources]
-    parts += [f"nsys {s.product_version}" for s in trace.sources if s.product_version]
+    parts += [
+        f"nsys {s.product_version}"
+        for s in trace.sources
+        if s.product_version and s.kind.startswith("nsys")
+    ]
     parts += [f"{len(used)} × {name}" if len(used) > 1 else str(name) for name in names if name]
     text = plain(" · ".join(parts), "dim")
     text.append(_clock(trace.clock), "dim")
