@@ -9,21 +9,25 @@ its autograd threads take turns, so they are one *line* of launches; every other
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.grouping import counts, distinct, sums
+from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.hostwork import Cause, HostWork
 from nvprobe.analyze.idle import IdleCharges
 from nvprobe.analyze.lanes import Lanes
 from nvprobe.analyze.lines import NO_LINE, CodeLines
-from nvprobe.analyze.pieces import ends
 from nvprobe.attribute.intervals import running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
+from nvprobe.attribute.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, column
 
 __all__ = ["HostTime", "by_label", "host_time"]
+
+_BATCH = 1 << 18
+"""Pieces looked at together: it bounds the arrays alive at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,73 @@ def host_time(
     started = np.flatnonzero(used[:-1])
     if not len(started):
         return HostTime.empty()
-    thread, start, end = _pieces(attribution, started, lines)
-    ns = work.split(thread, start, end)[Cause.HOST]
-    launch_thread, launch_start = calls.thread[started], calls.start[started]
-    thread = np.concatenate((thread, launch_thread))
-    time = np.concatenate((start, launch_start))
-    path = attribution.open.at(thread, time)
-    line = lines.at(thread, time) if lines is not None else np.full(len(time), NO_LINE, np.int32)
     waited = idle.take(np.flatnonzero(idle.cause == Cause.HOST))
-    path, line = np.concatenate((path, waited.path)), np.concatenate((line, waited.line))
-    keys, code = distinct((path.astype(np.int64) + 1) << 32 | (line.astype(np.int64) + 1))
-    pieces, calls_end = len(ns), len(ns) + len(started)
+    parts = [
+        *_host_parts(attribution, started, work, lines),
+        *_launch_parts(attribution, started, lines),
+        _part(waited.path, waited.line, 2, waited.ns),
+    ]
+    keys, code = distinct(np.concatenate([part.key for part in parts]))
+    launches, host_ns, idle_ns = (
+        sums(code, np.concatenate([part.sums[which] for part in parts]), len(keys))
+        for which in range(3)
+    )
     table = HostTime(
         path=(keys >> 32) - 1,
         line=(keys & 0xFFFFFFFF) - 1,
-        launches=counts(code[pieces:calls_end], len(keys)),
-        host_ns=sums(code[:pieces], ns, len(keys)),
-        idle_ns=sums(code[calls_end:], waited.ns, len(keys)),
+        launches=launches,
+        host_ns=host_ns,
+        idle_ns=idle_ns,
     )
     return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sums of some rows by place; a trace has millions of pieces, and few places."""
+
+    key: Column
+    """int64: path and line, in order of appearance."""
+    sums: Column
+    """int64 of shape (3, places): launches, host ns, idle ns."""
+
+
+def _part(path: Column, line: Column, which: int, values: Column) -> _Part:
+    keys, code = distinct((path.astype(np.int64) + 1) << 32 | (line.astype(np.int64) + 1))
+    total = np.zeros((3, len(keys)), np.int64)
+    total[which] = sums(code, values, len(keys))
+    return _Part(keys, total)
+
+
+def _host_parts(
+    attribution: Attribution, started: Column, work: HostWork, lines: CodeLines | None
+) -> Iterator[_Part]:
+    """Host ns of the launching threads' time."""
+    for thread, start, end in _pieces(attribution, started, lines):
+        ns = work.split(thread, start, end)[Cause.HOST]
+        yield _part(*_place(attribution, lines, thread, start), 1, ns)
+
+
+def _launch_parts(
+    attribution: Attribution, started: Column, lines: CodeLines | None
+) -> Iterator[_Part]:
+    """Launching calls."""
+    calls = attribution.trace.calls
+    assert calls is not None
+    for low in range(0, len(started), _BATCH):
+        rows = started[low : low + _BATCH]
+        place = _place(attribution, lines, calls.thread[rows], calls.start[rows])
+        yield _part(*place, 0, np.ones(len(rows), np.int64))
+
+
+def _place(
+    attribution: Attribution, lines: CodeLines | None, thread: Column, time: Column
+) -> tuple[Column, Column]:
+    """(path, line) at each instant."""
+    path = attribution.open.at(thread, time)
+    if lines is None:
+        return path, np.full(len(time), NO_LINE, np.int32)
+    return path, lines.at(thread, time)
 
 
 def by_label(host: HostTime, label: list[str]) -> tuple[list[str], HostTime]:
@@ -130,24 +182,37 @@ def _turns(attribution: Attribution, line_of: Column, started: Column) -> _Turns
 
 def _pieces(
     attribution: Attribution, started: Column, lines: CodeLines | None
-) -> tuple[Column, Column, Column]:
-    """(thread, start, end) of launching threads' time, cut where thread, path or frame change."""
+) -> Iterator[tuple[Column, Column, Column]]:
+    """(thread, start, end) of launching threads' time, cut where thread, path or frame change.
+
+    In batches: there are about two pieces a range.
+    """
     line_of = np.arange(len(attribution.trace.threads))
     backward = np.flatnonzero(attribution.autograd)
     head = attribution.open.initiator(backward)
     line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
     turns = _turns(attribution, line_of, started)
     nestings = [attribution.open.nesting, *([lines.nesting] if lines is not None else [])]
-    cuts = [ends(nesting) for nesting in nestings]
-    line = np.concatenate([line_of[thread] for thread, _ in cuts])
-    time = np.concatenate([when for _, when in cuts])
-    inside = (time > turns.first[line]) & (time < turns.last[line])
-    every = np.flatnonzero(turns.last > turns.first)
-    turn_line = np.repeat(np.arange(len(line_of)), np.diff(turns.lanes.first))
-    line = np.concatenate((every, turn_line, line[inside]))
-    time = np.concatenate((turns.last[every], turns.lanes.time, time[inside]))
-    order = sorted_by(line, time)
-    line, time = line[order], time[order]
-    here = np.flatnonzero((line[1:] == line[:-1]) & (time[1:] > time[:-1]))
-    turn = turns.lanes.count_before(line[here], time[here], "right") - 1
-    return turns.thread[turn], time[here], time[here + 1]
+    for line in np.flatnonzero(turns.last > turns.first).tolist():
+        time = _borders(turns, line, nestings, np.flatnonzero(line_of == line))
+        for low in range(0, len(time) - 1, _BATCH):
+            start, end = time[low:-1][:_BATCH], time[low + 1 :][:_BATCH]
+            filled = end > start
+            start, end = start[filled], end[filled]
+            turn = turns.lanes.count_before(np.full(len(start), line), start, "right") - 1
+            yield turns.thread[turn], start, end
+
+
+def _borders(turns: _Turns, line: int, nestings: list[Nesting], threads: Column) -> Column:
+    """When something begins or ends on a line of launches, in order."""
+    whole = turns.lanes.first[line : line + 2]
+    times = [turns.lanes.time[slice(*whole)], turns.last[[line]]]
+    for nesting in nestings:
+        for thread in threads.tolist():
+            own = slice(*nesting.first[thread : thread + 2])
+            for time in (nesting.start[own], nesting.end[own]):
+                inside = (time > turns.first[line]) & (time < turns.last[line])
+                times.append(time[inside])
+    out = np.concatenate(times)
+    out.sort(kind="stable")
+    return out

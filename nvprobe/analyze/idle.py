@@ -11,6 +11,7 @@ Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
 __all__ = ["IdleCharges", "by", "idle_charges", "step_at"]
+
+_BATCH = 1 << 18
+"""Pieces charged together: it bounds the arrays alive at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +81,20 @@ def idle_charges(
     """
     delays = _delays(gaps, waits, work)
     pieces = _cut(attribution, gaps, steps, delays, lines)
-    ns = _causes(gaps, pieces, delays, work)
-    waited = pieces.gap[np.flatnonzero(ns[Cause.SYNC])]
-    late = _late(pieces, delays)
-    moved = np.where(late, ns[Cause.LAUNCH_CALL] + ns[Cause.HOST], 0)
-    ns[Cause.SYNC] = ns[Cause.SYNC] + moved
-    for cause in (Cause.LAUNCH_CALL, Cause.HOST):
-        ns[cause] = np.where(late, 0, ns[cause])
-    bubble = _bubbles(gaps, waits, waited[runs(waited)])
-    made_late = np.flatnonzero(moved)
-    np.add.at(bubble, delays.wait[pieces.gap[made_late]], moved[made_late])
-    places = _places(attribution, gaps, steps, streams, pieces, lines)
-    return _table(streams, places, ns), bubble
+    # Of all pieces together: the rows of new paths follow the order of look-ups.
+    path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
+    bubble = np.zeros(len(waits), np.int64)
+    tables, waited = [], []
+    for low in range(0, len(path), _BATCH):
+        some = pieces.rows(low, low + _BATCH)
+        ns = _causes(gaps, some, delays, work)
+        waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
+        _move_late(some, delays, ns, bubble)
+        places = _places(attribution, gaps, steps, streams, some, path[low : low + _BATCH], lines)
+        tables.append(_table(streams, places, ns))
+    known = np.concatenate(waited) if waited else np.empty(0, np.int64)
+    bubble += _bubbles(gaps, waits, known[runs(known)])
+    return _joined(tables), bubble
 
 
 def by(charges: IdleCharges, *names: str) -> tuple[Column, ...]:
@@ -188,10 +194,15 @@ def _causes(gaps: Gaps, pieces: Pieces, delays: _Delays, work: HostWork) -> dict
     return out
 
 
-def _late(pieces: Pieces, delays: _Delays) -> Column:
-    """bool per piece: inside the delay of its gap's last synchronising call."""
+def _move_late(pieces: Pieces, delays: _Delays, ns: dict[Cause, Column], bubble: Column) -> None:
+    """Charge what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
     start, end = delays.start[pieces.gap], delays.end[pieces.gap]
-    return (pieces.start >= start) & (pieces.end <= end)
+    late = np.flatnonzero((pieces.start >= start) & (pieces.end <= end))
+    moved = ns[Cause.LAUNCH_CALL][late] + ns[Cause.HOST][late]
+    ns[Cause.SYNC][late] += moved
+    ns[Cause.LAUNCH_CALL][late] = ns[Cause.HOST][late] = 0
+    made = np.flatnonzero(moved)
+    np.add.at(bubble, delays.wait[pieces.gap[late[made]]], moved[made])
 
 
 def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
@@ -214,6 +225,7 @@ def _places(
     steps: Steps,
     streams: Streams,
     pieces: Pieces,
+    path: Column,
     lines: CodeLines | None,
 ) -> tuple[Column, ...]:
     """(stream, step, path, line) row of each piece."""
@@ -224,18 +236,14 @@ def _places(
     return (
         streams.of_op[gaps.op[pieces.gap]],
         step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start),
-        attribution.open.at(thread, pieces.start),
+        path,
         line,
     )
 
 
 def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleCharges:
     """Sum the pieces by place and cause."""
-    code = np.zeros(len(places[0]), np.int64)
-    for rows in places:
-        if not len(rows) or (rows == rows[0]).all():
-            continue
-        _, code = distinct(code.astype(np.int64) << 32 | (rows.astype(np.int64) + 1))
+    code = _codes(places)
     size = int(code.max(initial=-1)) + 1
     by_cause = np.zeros((size, len(Cause)), np.int64)
     for cause, own in ns.items():
@@ -253,6 +261,36 @@ def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]
         cause=why,
         ns=by_cause[row, why],
     )
+
+
+def _codes(places: tuple[Column, ...]) -> Column:
+    """Number of each distinct place, in order of appearance."""
+    code = np.zeros(len(places[0]), np.int64)
+    for rows in places:
+        if not len(rows) or (rows == rows[0]).all():
+            continue
+        _, code = distinct(code.astype(np.int64) << 32 | (rows.astype(np.int64) + 1))
+    return code
+
+
+def _joined(tables: list[IdleCharges]) -> IdleCharges:
+    """The tables of consecutive pieces as one."""
+    if len(tables) < 2:
+        return tables[0] if tables else IdleCharges.empty()
+    whole = IdleCharges(
+        *(
+            np.concatenate(column)
+            for column in zip(*(t.columns().values() for t in tables), strict=True)
+        )
+    )
+    code = _codes((whole.stream, whole.step, whole.path, whole.line))
+    size = int(code.max(initial=-1)) + 1
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
+    by_cause = np.zeros(size * len(Cause), np.int64)
+    np.add.at(by_cause, code * len(Cause) + whole.cause, whole.ns)
+    cell = np.flatnonzero(by_cause)
+    out = whole.take(first[cell // len(Cause)])
+    return dataclasses.replace(out, cause=cell % len(Cause), ns=by_cause[cell])
 
 
 def _firsts(lane: Column, other: Column) -> Column:

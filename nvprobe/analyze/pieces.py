@@ -33,6 +33,10 @@ class Pieces:
         """ns of each piece."""
         return self.end - self.start
 
+    def rows(self, low: int, high: int) -> Pieces:
+        """Pieces ``low … high - 1``."""
+        return Pieces(self.gap[low:high], self.start[low:high], self.end[low:high])
+
 
 def cut(gaps: Gaps, cuts: Iterable[Cut]) -> Pieces:
     """Cut every gap at the given instants."""
