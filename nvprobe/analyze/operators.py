@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from nvprobe.analyze.lines import NO_LINE
 from nvprobe.analyze.sources import OpLines
 from nvprobe.attribute.model import Attribution, Kind
+from nvprobe.attribute.nesting import row_type
 from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column
 
 __all__ = ["OperatorRows", "OperatorTable", "operator_table", "operators_of_ops"]
@@ -111,18 +112,16 @@ def _summed(
 ) -> tuple[dict[str, Column], Column]:
     """The quantities of each key, and its line."""
     assert attribution.trace.ranges is not None
-    above = _operator_above(attribution, chosen)
     length = attribution.tree.end[chosen] - attribution.trace.ranges.start[chosen]
-    outermost = ~_inside_itself(key, above)
-    own = length - _sums(above, length, len(chosen))
+    cpu_ns, self_cpu_ns = _host_times(_operator_above(attribution, chosen), length, key, keys)
     row, op, innermost = _chains(attribution, chosen)
     duration = attribution.duration[op]
     once = _first_of_pairs(op, key[row])
     gpu_of_range = _sums(row, duration, len(chosen))
     columns = {
         "calls": np.bincount(key, minlength=keys),
-        "cpu_ns": _sums(key[outermost], length[outermost], keys),
-        "self_cpu_ns": _sums(key, own, keys),
+        "cpu_ns": cpu_ns,
+        "self_cpu_ns": self_cpu_ns,
         "ops": np.bincount(key[row[once]], minlength=keys),
         "gpu_ns": _sums(key[row[once]], duration[once], keys),
         "gpu_self_ns": _sums(key[row[innermost]], duration[innermost], keys),
@@ -131,6 +130,13 @@ def _summed(
     known = once & (lines.line[op] != NO_LINE)
     line, time = lines.line[op[known]], duration[known]
     return columns, _top(key[row[known]], line, time, time, keys)
+
+
+def _host_times(above: Column, length: Column, key: Column, keys: int) -> tuple[Column, Column]:
+    """(``cpu_ns``, ``self_cpu_ns``) of each key."""
+    outermost = ~_inside_itself(key, above)
+    total = _sums(key[outermost], length[outermost], keys)
+    return total, _sums(key, length - _sums(above, length, len(length)), keys)
 
 
 def operators_of_ops(attribution: Attribution) -> Column:
@@ -204,14 +210,21 @@ def _paired(first: Column, second: Column) -> tuple[Column, Column, Column]:
 
 def _operator_above(attribution: Attribution, chosen: Column) -> Column:
     """Place in ``chosen`` of the nearest operator around each, -1."""
-    place = np.full(len(attribution.tree.parent) + 1, NO_ROW, np.int64)  # the last one is for -1
-    place[chosen] = np.arange(len(chosen))
+    place = _places(attribution, chosen)
     at = attribution.tree.parent[chosen]
     climbing = np.flatnonzero((at >= 0) & (place[at] < 0))
     while len(climbing):
         at[climbing] = attribution.tree.parent[at[climbing]]
         climbing = climbing[(at[climbing] >= 0) & (place[at[climbing]] < 0)]
-    return np.asarray(place[at].astype(np.int32))
+    return np.asarray(place[at])
+
+
+def _places(attribution: Attribution, chosen: Column) -> Column:
+    """Place in ``chosen`` of each range, -1; one more, the last, for row -1."""
+    ranges = len(attribution.tree.parent)
+    place = np.full(ranges + 1, NO_ROW, row_type(ranges))
+    place[chosen] = np.arange(len(chosen))
+    return place
 
 
 def _inside_itself(key: Column, above: Column) -> Column:
@@ -240,9 +253,7 @@ def _chains(attribution: Attribution, chosen: Column) -> tuple[Column, Column, C
     time = calls.start[used]
     last = nesting.last_started(calls.thread[used], time)
     query, position = nesting.open_chains(last, time)
-    place = np.full(len(attribution.tree.parent), NO_ROW, np.int64)
-    place[chosen] = np.arange(len(chosen))
-    row = place[nesting.row[position]]
+    row = _places(attribution, chosen)[nesting.row[position]]
     query, row = query[row >= 0], row[row >= 0]
     # Repeat each call's chain for each of its ops (a graph launch has many).
     begin = np.searchsorted(query, np.arange(len(used) + 1))

@@ -104,7 +104,10 @@ class RangeTree:
     """Per row of ``trace.ranges``: its place in the tree."""
 
     parent: Column
-    """int64 row of the innermost range of the same thread open at its start, -1 for none."""
+    """Row of the innermost range of the same thread open at its start, -1 for none.
+
+    int32 where the rows fit, else int64.
+    """
     path: Column
     """int32 row of the path table: the owner path taken at its start, the range itself last."""
     folded: Column

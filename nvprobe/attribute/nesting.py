@@ -11,13 +11,19 @@ no nesting. Outside of zones every open range nests with all others, so counting
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nvprobe.attribute.intervals import running_max, slices, sorted_by
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["Nesting", "nest"]
+__all__ = ["Nesting", "nest", "row_type"]
+
+
+def row_type(rows: int) -> type[np.signedinteger[Any]]:
+    """What references to a table of so many rows are kept in: half the memory where it fits."""
+    return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,14 @@ class Nesting:
     """
 
     row: Column
-    """int64 row of the range table, per position."""
+    """Row of the range table, per position; of :func:`row_type`."""
     start: Column
     end: Column
     parent: Column
-    """int64 position of the innermost range open at its start, -1; where ``crossing``: the
-    innermost one around the whole zone."""
+    """Position of the innermost range open at its start, -1; of :func:`row_type`.
+
+    Where ``crossing``: the innermost one around the whole zone.
+    """
     depth: Column
     """int32 number of ranges open at its start."""
     crossing: Column
@@ -186,7 +194,8 @@ class Nesting:
 
 def nest(thread: Column, start: Column, end: Column, threads: int) -> Nesting:
     """Sort ranges into a :class:`Nesting`; ranges without length are never open and left out."""
-    rows = np.flatnonzero(end > start)
+    keep = end > start
+    rows = np.flatnonzero(keep)
     rows = rows[_order(thread[rows], start[rows], end[rows])]
     thread, start, end = thread[rows], start[rows], end[rows]
     first = np.searchsorted(thread, np.arange(threads + 1))
@@ -196,7 +205,7 @@ def nest(thread: Column, start: Column, end: Column, threads: int) -> Nesting:
     crossing = zones.hold(np.arange(len(rows)), start)
     parent[crossing] = parent[zones.at(np.flatnonzero(crossing))]
     return Nesting(
-        row=rows,
+        row=rows.astype(row_type(len(keep))),
         start=start,
         end=end,
         parent=parent,
@@ -239,7 +248,7 @@ def _parents(depth: Column) -> Column:
 
     Depth grows by at most one from a range to the next, so such a range exists on the thread.
     """
-    parent = np.full(len(depth), NO_ROW, np.int64)
+    parent = np.full(len(depth), NO_ROW, row_type(len(depth)))
     if not len(depth):
         return parent
     codes = depth.astype(np.uint16) if int(depth.max()) < 1 << 16 else depth

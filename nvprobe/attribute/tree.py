@@ -11,7 +11,7 @@ from nvprobe.attribute.captures import captured_ranges, with_captures
 from nvprobe.attribute.kinds import range_kinds
 from nvprobe.attribute.model import RangeTree
 from nvprobe.attribute.names import CleanNames, clean_names
-from nvprobe.attribute.nesting import Nesting, nest
+from nvprobe.attribute.nesting import Nesting, nest, row_type
 from nvprobe.attribute.openpaths import OpenPaths, RangeFacts, own_paths
 from nvprobe.attribute.paths import NO_PATH, PathTrie
 from nvprobe.attribute.threads import autograd_threads, initiating_threads
@@ -30,7 +30,7 @@ def range_tree(
     code = names.code[text]
     sequence, operator_id = _torch_numbers(trace, names.sequence[text], names.operator_id[text])
     kind = range_kinds(trace, ranges, code, names.names, operator_id >= 0)
-    end = np.where(ranges.end == OPEN, np.maximum(trace.end_ns, ranges.start), ranges.end)
+    end = _ends(trace, ranges)
     nesting = nest(ranges.thread, ranges.start, end, len(trace.threads))
     initiating = initiating_threads(trace, ranges, end)
     facts = RangeFacts(code, kind, ranges.domain, names.operator_id[text] >= 0)
@@ -80,6 +80,14 @@ def _names(
     return row[ranges.name], row[captured], cleaned
 
 
+def _ends(trace: Trace, ranges: Ranges) -> Column:
+    """Where each range ends; the very column of the trace where all of them were closed."""
+    never_closed = ranges.end == OPEN
+    if not never_closed.any():
+        return ranges.end
+    return np.where(never_closed, np.maximum(trace.end_ns, ranges.start), ranges.end)
+
+
 def _torch_numbers(trace: Trace, sequence: Column, operator_id: Column) -> tuple[Column, Column]:
     """Sequence numbers and operator ids: from names, or from the operators table."""
     if trace.operators is not None:
@@ -98,7 +106,7 @@ def _indices(ranges: Ranges, index: Column) -> Column:
 
 def _parents(nesting: Nesting, folded_at: Column, ranges: int) -> tuple[Column, Column]:
     """Parent rows and folded flags, from positions to rows of the range table."""
-    parent = np.full(ranges, NO_ROW, np.int64)
+    parent = np.full(ranges, NO_ROW, row_type(ranges))
     folded = np.zeros(ranges, bool)
     child = nesting.parent >= 0
     parent[nesting.row[child]] = nesting.row[nesting.parent[child]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
+from nvprobe.analyze import host, idle
 from nvprobe.analyze.hostwork import Cause
 from nvprobe.analyze.steps import steps
 from nvprobe.analyze.waits import waits
@@ -76,3 +78,10 @@ def test_nested_ranges(trace: Trace) -> None:
 @given(wait_traces(crossing=True))
 def test_crossing_ranges(trace: Trace) -> None:
     agree(trace)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(wait_traces(crossing=False))
+def test_a_few_pieces_at_a_time(trace: Trace) -> None:
+    with patch.object(idle, "_BATCH", 3), patch.object(host, "_BATCH", 3):
+        agree(trace)
