@@ -192,7 +192,7 @@ def _pieces(
     head = attribution.open.initiator(backward)
     line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
     turns = _turns(attribution, line_of, started)
-    nestings = [attribution.open.nesting, *([lines.nesting] if lines is not None else [])]
+    nestings = [attribution.open.nesting, *([lines.users] if lines is not None else [])]
     for line in np.flatnonzero(turns.last > turns.first).tolist():
         time = _borders(turns, line, nestings, np.flatnonzero(line_of == line))
         for low in range(0, len(time) - 1, _BATCH):
