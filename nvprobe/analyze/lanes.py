@@ -37,14 +37,6 @@ class Lanes:
             out[rows] = low + np.searchsorted(self.time[low:high], time[rows], side)  # type: ignore[call-overload]
         return out
 
-    def strictly_inside(self, lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-        """(stretch, instant) of every instant with start < instant < end on the stretch's lane."""
-        asked = np.flatnonzero((lane >= 0) & (end > start))
-        low = self.count_before(lane[asked], start[asked], "right")
-        high = self.count_before(lane[asked], end[asked], "left")
-        stretch, position = expand(low, high)
-        return asked[stretch], self.time[position]
-
 
 def expand(low: Column, high: Column) -> tuple[Column, Column]:
     """(row, position) of every position in ``low … high - 1`` of each row."""

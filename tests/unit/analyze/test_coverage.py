@@ -52,15 +52,14 @@ def test_first_instant_with_so_much_uncovered_behind(
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, END)), max_size=12), instants)
-def test_instants_inside(times: list[tuple[int, int]], asked: list[tuple[int, int, int]]) -> None:
+def test_instants_before(times: list[tuple[int, int]], asked: list[tuple[int, int, int]]) -> None:
     lanes = Lanes.of(*columns(times, 2), lanes=3)
-    lane, start, end = columns(asked, 3)
-    stretch, instant = lanes.strictly_inside(lane, start, end)
-    found = sorted(zip(stretch.tolist(), instant.tolist(), strict=True))
-    wanted = sorted(
-        (n, t) for n, (g, s, e) in enumerate(asked) for h, t in times if h == g and s < t < e
-    )
-    assert found == wanted
+    lane, time, _ = columns(asked, 3)
+    before, up_to = (lanes.count_before(lane, time, side) for side in ("left", "right"))
+    for row, (g, t) in enumerate(zip(lane.tolist(), time.tolist(), strict=True)):
+        lower = sum(0 <= h < g for h, _ in times)
+        assert before[row] == lower + sum(h == g and at < t for h, at in times)
+        assert up_to[row] == lower + sum(h == g and at <= t for h, at in times)
 
 
 def test_expanding_slices() -> None:
