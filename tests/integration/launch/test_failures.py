@@ -163,8 +163,13 @@ def test_a_program_that_handles_the_signal_keeps_its_code(launch: Launcher, nsys
     program = launch.script(
         """
         import pathlib, signal, sys, time
+
+        def checkpoint(*_):
+            print("checkpoint", flush=True)
+            pathlib.Path("printed").touch()
+
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-        signal.signal(signal.SIGUSR1, lambda *_: print("checkpoint", flush=True))
+        signal.signal(signal.SIGUSR1, checkpoint)
         pathlib.Path("ready").touch()
         while True:
             time.sleep(0.1)
@@ -173,6 +178,7 @@ def test_a_program_that_handles_the_signal_keeps_its_code(launch: Launcher, nsys
     process = launch.start(program)
     launch.wait_for("ready")
     process.send_signal(signal.SIGUSR1)
+    launch.wait_for("printed")  # the other signal's exit may cut this one's print in two
     process.send_signal(signal.SIGTERM)
     result = launch.finish(process)
     assert (result.code, result.out) == (7, "checkpoint\n")
