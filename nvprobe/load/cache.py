@@ -192,6 +192,7 @@ def _makers() -> bytes:
     """A digest of the source of everything that has a say in what a Trace looks like."""
     digest = hashlib.blake2b(digest_size=20)
     room = Path(__file__).parent
-    for file in sorted([*room.rglob("*.py"), room.parent / "trace.py"]):
+    noun = room.parent / "trace"
+    for file in sorted([*room.rglob("*.py"), *noun.rglob("*.py")]):
         digest.update(file.read_bytes())
     return digest.digest()

@@ -1,0 +1,77 @@
+"""What every table of a trace is made of: equal-length columns, and the values that mean "none"."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_DEVICE", "NO_NAME", "NO_PAYLOAD", "NO_ROW", "OPEN", "Column", "Table", "column"]
+
+Column = npt.NDArray[Any]
+
+NO_ROW = -1
+"""A reference to another table that leads nowhere."""
+NO_NAME = -1
+"""A string column without a value."""
+NO_DEVICE = -1
+"""An op whose device the source does not tell."""
+OPEN = int(np.iinfo(np.int64).max)
+"""The end of a range that was never closed: it is open to the end of the capture."""
+NO_PAYLOAD = int(np.iinfo(np.int64).min)
+"""The payload of a range or mark that carries none."""
+
+
+def column(dtype: str, *, optional: bool = False) -> Any:
+    """A dataclass field for one column of ``dtype``; an optional one may be ``None``."""
+    metadata = {"dtype": np.dtype(dtype)}
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+T = TypeVar("T", bound="Table")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Base of the column tables: equal-length one-dimensional arrays, ``None`` for unknown ones."""
+
+    def __post_init__(self) -> None:
+        """Cast each column to its declared type and refuse unequal lengths."""
+        lengths = set()
+        for spec in dataclasses.fields(self):
+            values = getattr(self, spec.name)
+            if values is None:
+                continue
+            array = np.ascontiguousarray(values, dtype=spec.metadata["dtype"])
+            object.__setattr__(self, spec.name, array)
+            lengths.add(array.shape)
+        if len(lengths) > 1:
+            raise ValueError(f"{type(self).__name__}: columns of unequal length {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return next(len(values) for values in self.columns().values())
+
+    def columns(self) -> dict[str, Column]:
+        """The columns that are known, by name."""
+        known = ((spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self))
+        return {name: values for name, values in known if values is not None}
+
+    def take(self: T, rows: Column) -> T:
+        """The rows chosen by a boolean mask or an index array."""
+        return dataclasses.replace(
+            self, **{name: values[rows] for name, values in self.columns().items()}
+        )
+
+    @classmethod
+    def empty(cls: type[T]) -> T:
+        """A table without rows: present, and nothing was recorded."""
+        return cls(
+            **{
+                spec.name: np.empty(0, spec.metadata["dtype"])
+                for spec in dataclasses.fields(cls)
+                if spec.default is not None
+            }
+        )
