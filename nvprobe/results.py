@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from nvprobe.analyze import analyze as analyze_attribution
-from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.selection import Selection, select
 from nvprobe.attribute.together import load
 from nvprobe.errors import UsageError

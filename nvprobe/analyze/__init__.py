@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.bounds import bound
 from nvprobe.analyze.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
 from nvprobe.analyze.kernels import copies, kernels, suspect_ops
 from nvprobe.analyze.missing import missing
-from nvprobe.analyze.model import Analysis
 from nvprobe.analyze.modules import module_ledger_records, module_records
 from nvprobe.analyze.operators import OperatorTable, operator_table
 from nvprobe.analyze.ranges import path_quantities

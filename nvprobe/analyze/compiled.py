@@ -20,8 +20,8 @@ from nvprobe.analyze.graph_calls import GraphCalls, find_graph_calls, ops_of_cal
 from nvprobe.attribute.intervals import merged
 from nvprobe.attribute.launches import calls_named
 from nvprobe.attribute.model import Attribution, Modules
-from nvprobe.recorded import GraphBreak, Recompile
 from nvprobe.trace import Column, OpKind, Ops
+from nvprobe.trace.sidecar import GraphBreak, Recompile
 
 __all__ = ["CompiledGraph", "compiled_graphs"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nvprobe.analyze.model import Analysis, Steps
+from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Attribution, Method
 from nvprobe.trace import Missing, OpKind
 

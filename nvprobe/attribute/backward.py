@@ -21,8 +21,8 @@ import numpy as np
 from nvprobe.attribute.compiled import innermost_modules
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import nest
-from nvprobe.recorded import ModuleCalls
 from nvprobe.trace import NO_ROW, Column
+from nvprobe.trace.sidecar import ModuleCalls
 
 __all__ = ["BackwardNodes", "backward_nodes", "module_of_sequence"]
 

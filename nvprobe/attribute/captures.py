@@ -15,8 +15,8 @@ from nvprobe.attribute.model import Kind
 from nvprobe.attribute.names import CleanNames
 from nvprobe.attribute.nesting import nest
 from nvprobe.attribute.openpaths import OpenPaths, RangeFacts, own_paths
-from nvprobe.recorded import CaptureRanges
 from nvprobe.trace import NO_NAME, Column, Ranges, RangeSource, Trace
+from nvprobe.trace.sidecar import CaptureRanges
 
 __all__ = ["captured_ranges", "with_captures"]
 

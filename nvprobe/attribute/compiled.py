@@ -21,8 +21,8 @@ from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.kernel_order import match_calls
 from nvprobe.attribute.model import Attribution, Kind, PathTable, Phase
 from nvprobe.attribute.nesting import nest
-from nvprobe.recorded import GraphManifest, ManifestKernel, ManifestNode
 from nvprobe.trace import NO_ROW, Column, OpKind, Trace
+from nvprobe.trace.sidecar import GraphManifest, ManifestKernel, ManifestNode
 
 __all__ = [
     "UNKNOWN",

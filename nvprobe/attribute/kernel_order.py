@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TypeVar
 
-from nvprobe.recorded import ManifestKernel
+from nvprobe.trace.sidecar import ManifestKernel
 
 __all__ = ["match_calls"]
 

@@ -17,7 +17,7 @@ from nvprobe.cli.settings import Settings, common_options
 from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.model import Analysis
+    from nvprobe.analyze.analysis import Analysis
 
 __all__ = ["command"]
 

@@ -11,7 +11,7 @@ from nvprobe.cli.settings import Settings
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.model import Analysis
+    from nvprobe.analyze.analysis import Analysis
     from nvprobe.analyze.selection import Selection
 
 __all__ = ["analysis_of", "exports_beside"]

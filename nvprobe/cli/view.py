@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.model import Analysis
+    from nvprobe.analyze.analysis import Analysis
     from nvprobe.cli.settings import Settings
     from nvprobe.report.console import TreeView
 

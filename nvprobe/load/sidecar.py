@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.errors import InputError
-from nvprobe.recorded import (
+from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
+from nvprobe.trace.sidecar import (
     CaptureRanges,
     CompileSpan,
     GraphBreak,
@@ -30,7 +31,6 @@ from nvprobe.recorded import (
     Sidecar,
     SyncSource,
 )
-from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
 
 __all__ = ["SidecarFile", "merge_sidecars", "read_sidecar"]
 

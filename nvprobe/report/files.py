@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.report.event_tables import event_tables
 from nvprobe.report.result_tables import result_tables
 

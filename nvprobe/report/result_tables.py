@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analyze.model import UNKNOWN, Analysis
+from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.model import UNKNOWN
 from nvprobe.attribute.model import Kind
 from nvprobe.report.tables import document
 from nvprobe.trace import Column

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.model import UNKNOWN, Analysis
+from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.model import UNKNOWN
 from nvprobe.trace import Column
 
 __all__ = ["Row", "numbers", "path_texts", "records"]

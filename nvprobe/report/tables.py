@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.missing import not_computed
-from nvprobe.analyze.model import Analysis
 from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import Kind, Method
 from nvprobe.report import advice, waits

@@ -19,7 +19,6 @@ Definitions of what the columns mean for attribution: docs/attribution.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -54,6 +53,7 @@ from nvprobe.trace.host import (
     Threads,
 )
 from nvprobe.trace.provenance import Clock, Missing, Source
+from nvprobe.trace.sidecar import Sidecar
 from nvprobe.trace.table import (
     NO_DEVICE,
     NO_NAME,
@@ -64,9 +64,6 @@ from nvprobe.trace.table import (
     Table,
     column,
 )
-
-if TYPE_CHECKING:
-    from nvprobe.recorded import Sidecar
 
 __all__ = [
     "NO_DEVICE",

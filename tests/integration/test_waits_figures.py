@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.analyze import analyze
-from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.attribute import attribute
 from nvprobe.load import load
 from nvprobe.load.kineto import load_kineto

@@ -17,8 +17,8 @@ from nvprobe.analyze.findings.places import common_path, named
 from nvprobe.analyze.grouping import push_up
 from nvprobe.analyze.hostwork import Cause
 from nvprobe.attribute.model import Kind
-from nvprobe.recorded import CompileSpan, GraphBreak
 from nvprobe.trace import Column
+from nvprobe.trace.sidecar import CompileSpan, GraphBreak
 
 __all__ = ["compilation", "graph_breaks"]
 

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.findings import Finding
-from nvprobe.analyze.model import Analysis
 from nvprobe.report.console.format import percent, plain, size, time
 from nvprobe.report.console.view import TreeView
 

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.attribute.model import Method
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nvprobe.analyze.model import UNKNOWN, Analysis
+from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.model import UNKNOWN
 from nvprobe.attribute.model import Kind, PathTable
 from nvprobe.trace import Column
 

@@ -11,7 +11,8 @@ import pytest
 from nvprobe.analyze import Analysis
 from nvprobe.analyze.findings import NOTABLE
 from nvprobe.analyze.memory import DeviceMemory
-from nvprobe.recorded import (
+from nvprobe.trace import Marks, MemoryEvents, Overheads
+from nvprobe.trace.sidecar import (
     CaptureRanges,
     CompileSpan,
     GraphBreak,
@@ -19,7 +20,6 @@ from nvprobe.recorded import (
     Recompile,
     Sidecar,
 )  # fmt: skip
-from nvprobe.trace import Marks, MemoryEvents, Overheads
 from tests.unit.analyze.scenes import (
     ADD,
     ALL_REDUCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvprobe.attribute.kernel_order import match_calls
-from nvprobe.recorded import ManifestKernel
+from nvprobe.trace.sidecar import ManifestKernel
 
 MM, ATTENTION = (
     "extern_kernels.mm",

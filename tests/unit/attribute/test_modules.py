@@ -15,7 +15,6 @@ from nvprobe.attribute import Attribution, attribute
 from nvprobe.attribute.model import ModuleMethod, Modules, Phase
 from nvprobe.attribute.modules import exact_shares, module_ledger, modules
 from nvprobe.load import load
-from nvprobe.recorded import CaptureRanges, ModuleCalls, Sidecar
 from nvprobe.trace import (
     NO_PAYLOAD,
     Calls,
@@ -29,6 +28,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
+from nvprobe.trace.sidecar import CaptureRanges, ModuleCalls, Sidecar
 from tests.manifests import capture_with_manifest
 
 H200 = Path("nsys") / "h200"

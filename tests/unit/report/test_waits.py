@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from nvprobe.analyze import analyze
-from nvprobe.analyze.model import Analysis
+from nvprobe.analyze.analysis import Analysis
 from nvprobe.attribute import attribute
 from nvprobe.report.console import TreeView, console_for, print_report
 from nvprobe.report.tables import document, to_json

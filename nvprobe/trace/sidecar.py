@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvprobe.trace import Column, Table, column
+from nvprobe.trace.table import Column, Table, column
 
 __all__ = [
     "CaptureRanges",
