@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 
 import pyarrow as pa
 
-from nvprobe.analyze.wait_rules import CallRole, RangeRole, call_roles, range_roles
-from nvprobe.analyze.wait_rules import wait_for_device as _whole_device
+from nvprobe.analyze.waiting.rules import CallRole, RangeRole, call_roles, range_roles
+from nvprobe.analyze.waiting.rules import wait_for_device as _whole_device
 from nvprobe.attribute import Kind, attribute
 from nvprobe.trace import Trace
 from tests.oracle import Oracle

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nvprobe.analyze.combinations import Combinations, Work
-from nvprobe.analyze.communication import exposed_by_path
-from nvprobe.analyze.idle import step_at
 from nvprobe.analyze.model import Steps
-from nvprobe.analyze.waits import Waits
+from nvprobe.analyze.overlap.combinations import Combinations, Work
+from nvprobe.analyze.overlap.communication import exposed_by_path
+from nvprobe.analyze.waiting.idle import step_at
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute import Attribution
 from tests.oracle_overlap import OverlapOracle
 

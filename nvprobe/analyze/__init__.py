@@ -13,21 +13,21 @@ from nvprobe.analyze.bounds import bound
 from nvprobe.analyze.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
-from nvprobe.analyze.kernels import copies, kernels, suspect_ops
+from nvprobe.analyze.kernels.by_name import copies, kernels, suspect_ops
+from nvprobe.analyze.kernels.traits import kernel_traits
+from nvprobe.analyze.kernels.work import path_work
 from nvprobe.analyze.missing import missing
 from nvprobe.analyze.modules import module_ledger_records, module_records
 from nvprobe.analyze.operators import OperatorTable, operator_table
 from nvprobe.analyze.ranges import path_quantities
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.snapshot import snapshot_peaks
-from nvprobe.analyze.sources import OpLines, op_lines
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
 from nvprobe.analyze.summary import Doubts, verdict
-from nvprobe.analyze.traits import kernel_traits
-from nvprobe.analyze.waiting import idle_of_steps, with_waits
+from nvprobe.analyze.waiting.quantities import idle_of_steps, with_waits
+from nvprobe.analyze.waiting.sources import OpLines, op_lines
 from nvprobe.analyze.warnings import warnings
-from nvprobe.analyze.work import path_work
 from nvprobe.attribute.ledger import ledger
 from nvprobe.attribute.model import Attribution, Modules
 from nvprobe.attribute.modules import module_ledger, modules

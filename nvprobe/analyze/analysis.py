@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nvprobe.analyze.counters import CounterUse
 from nvprobe.analyze.findings.model import Finding
+from nvprobe.analyze.kernels.counters import CounterUse
+from nvprobe.analyze.kernels.traits import KernelTraits
+from nvprobe.analyze.kernels.work import PathWork
 from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import (
     Copies,
@@ -25,9 +27,7 @@ from nvprobe.analyze.model import (
     StepSpread,
 )
 from nvprobe.analyze.snapshot import SnapshotPeak
-from nvprobe.analyze.traits import KernelTraits
-from nvprobe.analyze.waits import Waits
-from nvprobe.analyze.work import PathWork
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.ledger import Ledger
 from nvprobe.attribute.model import Attribution
 from nvprobe.load.memory_snapshot import MemorySnapshot

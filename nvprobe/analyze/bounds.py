@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from nvprobe.analyze.findings import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
-from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.waiting.hostwork import Cause
 
 __all__ = ["bound"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvprobe.analyze.grouping import levels, push_up, sums
-from nvprobe.analyze.order import alone
+from nvprobe.analyze.waiting.order import alone
 from nvprobe.attribute.intervals import merged, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvprobe.analyze.grouping import counts, distinct, sums
-from nvprobe.analyze.timelines import thread_timeline
+from nvprobe.analyze.waiting.timelines import thread_timeline
 from nvprobe.attribute.model import Attribution, Method
 from nvprobe.attribute.nesting import nest
 from nvprobe.trace import NO_ROW, Column, Ranges

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.lines import NO_LINE
-from nvprobe.analyze.sources import OpLines
+from nvprobe.analyze.waiting.lines import NO_LINE
+from nvprobe.analyze.waiting.sources import OpLines
 from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import ModuleMethod, Modules, Phase
 from nvprobe.trace import Column

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.lines import NO_LINE
-from nvprobe.analyze.sources import OpLines
+from nvprobe.analyze.waiting.lines import NO_LINE
+from nvprobe.analyze.waiting.sources import OpLines
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.attribute.nesting import row_type
 from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.model import Steps, StepSpread
-from nvprobe.analyze.timelines import process_timeline
+from nvprobe.analyze.waiting.timelines import process_timeline
 from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.classes import UNKNOWN, Activity, Family, Precision
-from nvprobe.analyze.counters import METRICS, Averages, Bound
+from nvprobe.analyze.kernels.classes import UNKNOWN, Activity, Family, Precision
+from nvprobe.analyze.kernels.counters import METRICS, Averages, Bound
+from nvprobe.analyze.kernels.occupancy import Limiter
 from nvprobe.analyze.memory import Memory
-from nvprobe.analyze.occupancy import Limiter
 from nvprobe.trace import Column
 
 __all__ = [

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.combinations import Combinations, combination_name
-from nvprobe.analyze.communication import collective_names
-from nvprobe.analyze.concurrency import Pairs
-from nvprobe.analyze.hostwork import Cause
-from nvprobe.analyze.idle import by
-from nvprobe.analyze.waits import Waits
+from nvprobe.analyze.overlap.combinations import Combinations, combination_name
+from nvprobe.analyze.overlap.communication import collective_names
+from nvprobe.analyze.overlap.concurrency import Pairs
+from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.analyze.waiting.idle import by
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.model import Method
 from nvprobe.report.rows import Row, path_texts, records
 from nvprobe.trace import Column

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.analyze.operators import operator_table, operators_of_ops
-from nvprobe.analyze.sources import op_lines
+from nvprobe.analyze.waiting.sources import op_lines
 from nvprobe.attribute import attribute
 from nvprobe.load import load
 from nvprobe.trace import RangeSource

@@ -12,7 +12,7 @@ import pytest
 import nvprobe
 from nvprobe.analyze import analyze
 from nvprobe.analyze.operators import operators_of_ops
-from nvprobe.analyze.sources import op_lines
+from nvprobe.analyze.waiting.sources import op_lines
 from nvprobe.attribute import attribute, ledger
 from nvprobe.attribute.align import clock_offset
 from nvprobe.attribute.sequence import match_kernels

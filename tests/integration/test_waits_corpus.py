@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze.blocking import synchronising_calls
 from nvprobe.analyze.devices import device_use
-from nvprobe.analyze.gaps import device_gaps
-from nvprobe.analyze.hostwork import Cause, call_roles, host_work
-from nvprobe.analyze.idle import idle_charges
-from nvprobe.analyze.order import device_busy, device_order
+from nvprobe.analyze.overlap.streams import streams
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.steps import steps
-from nvprobe.analyze.streams import streams
-from nvprobe.analyze.waits import Waits, waits
+from nvprobe.analyze.waiting.blocking import synchronising_calls
+from nvprobe.analyze.waiting.gaps import device_gaps
+from nvprobe.analyze.waiting.hostwork import Cause, call_roles, host_work
+from nvprobe.analyze.waiting.idle import idle_charges
+from nvprobe.analyze.waiting.order import device_busy, device_order
+from nvprobe.analyze.waiting.waits import Waits, waits
 from nvprobe.attribute import Attribution, attribute
 from nvprobe.load import load
 from tests.conftest import CORPUS

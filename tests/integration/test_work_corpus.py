@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze.classes import classify_ops
-from nvprobe.analyze.work import FORMULAS, WorkItems, path_work, work_items
+from nvprobe.analyze.kernels.classes import classify_ops
+from nvprobe.analyze.kernels.work import FORMULAS, WorkItems, path_work, work_items
 from nvprobe.attribute import attribute
 from nvprobe.attribute.model import Attribution
 from nvprobe.load import load

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from nvprobe.analyze.classes import classify_ops
-from nvprobe.analyze.counters import counter_use
 from nvprobe.analyze.findings.capture import memory_limit, profiler_cost
 from nvprobe.analyze.findings.compilation import compilation, graph_breaks
 from nvprobe.analyze.findings.dominance import latency_bound_kernel, underfilled_kernel
@@ -31,11 +29,13 @@ from nvprobe.analyze.findings.waiting import (
     pageable_copies,
     synchronisation,
 )
+from nvprobe.analyze.kernels.classes import classify_ops
+from nvprobe.analyze.kernels.counters import counter_use
+from nvprobe.analyze.kernels.occupancy import launch_fit
+from nvprobe.analyze.kernels.work import work_items
 from nvprobe.analyze.memory import memory
 from nvprobe.analyze.model import DeviceUse, Steps
-from nvprobe.analyze.occupancy import launch_fit
-from nvprobe.analyze.waits import waits
-from nvprobe.analyze.work import work_items
+from nvprobe.analyze.waiting.waits import waits
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
 

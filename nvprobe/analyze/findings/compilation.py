@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
 from nvprobe.analyze.grouping import push_up
-from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak

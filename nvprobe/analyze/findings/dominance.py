@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nvprobe.analyze.counters import METRICS, Bound
 from nvprobe.analyze.findings.model import Evidence, Finding, Value
 from nvprobe.analyze.findings.places import common_path
 from nvprobe.analyze.grouping import distinct, sums
+from nvprobe.analyze.kernels.counters import METRICS, Bound
 from nvprobe.trace import Column, OpKind
 
 __all__ = ["latency_bound_kernel", "underfilled_kernel"]

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from nvprobe.analyze.classes import Family, Precision
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
 from nvprobe.analyze.findings.sequences import kernel_text
 from nvprobe.analyze.grouping import levels, sums
-from nvprobe.analyze.peaks import peak_flops, tensor_core_gain
+from nvprobe.analyze.kernels.classes import Family, Precision
+from nvprobe.analyze.kernels.peaks import peak_flops, tensor_core_gain
 from nvprobe.trace import Column
 
 __all__ = [

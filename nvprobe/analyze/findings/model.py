@@ -14,14 +14,14 @@ from typing import Literal
 
 import numpy as np
 
-from nvprobe.analyze.classes import OpClasses
-from nvprobe.analyze.counters import CounterUse
-from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.kernels.classes import OpClasses
+from nvprobe.analyze.kernels.counters import CounterUse
+from nvprobe.analyze.kernels.occupancy import LaunchFit
+from nvprobe.analyze.kernels.work import WorkItems
 from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import DeviceUse, Steps
-from nvprobe.analyze.occupancy import LaunchFit
-from nvprobe.analyze.waits import Waits
-from nvprobe.analyze.work import WorkItems
+from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Ops, Trace

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.classes import Family
 from nvprobe.analyze.findings.model import Evidence
+from nvprobe.analyze.kernels.classes import Family
 from nvprobe.attribute.intervals import runs, sorted_by
 from nvprobe.trace import Column, OpKind
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.grouping import sums
-from nvprobe.analyze.lines import code_lines
+from nvprobe.analyze.waiting.lines import code_lines
 
 __all__ = ["with_sources"]
 

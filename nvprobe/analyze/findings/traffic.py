@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nvprobe.analyze.classes import Activity
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
 from nvprobe.analyze.grouping import distinct, sums
+from nvprobe.analyze.kernels.classes import Activity
 from nvprobe.attribute.intervals import union_length
 from nvprobe.trace import Column, OpKind
 

@@ -1,8 +1,8 @@
 """Findings about an idle GPU: synchronising calls, data, allocation, launches, host work.
 
-Idle is charged to causes and paths by :mod:`nvprobe.analyze.idle`; these rules only say what the
-charges mean. Low ends are half (for launches: a quarter) of the idle time: under
-a profiler the host is slower than alone, so the gaps are longer.
+Idle is charged to causes and paths by :mod:`nvprobe.analyze.waiting.idle`; these rules only say
+what the charges mean. Low ends are half (for launches: a quarter) of the idle time: under a
+profiler the host is slower than alone, so the gaps are longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
 from nvprobe.analyze.grouping import sums
-from nvprobe.analyze.hostwork import Cause
+from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.launches import calls_named
 from nvprobe.trace import Column, OpKind
 

@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.combinations import combination_name
-from nvprobe.analyze.host import by_label
-from nvprobe.analyze.hostwork import Cause
-from nvprobe.analyze.idle import by
-from nvprobe.analyze.waits import Waits
+from nvprobe.analyze.overlap.combinations import combination_name
+from nvprobe.analyze.waiting.host import by_label
+from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.analyze.waiting.idle import by
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.report.console.format import count, left_cut, percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from nvprobe.analyze.class_rules import FAMILIES, PRECISIONS
-from nvprobe.analyze.classes import (
+from nvprobe.analyze.kernels.class_rules import FAMILIES, PRECISIONS
+from nvprobe.analyze.kernels.classes import (
     UNKNOWN,
     Activity,
     Family,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvprobe.analyze.counters import Averages, Bound, counter_use
+from nvprobe.analyze.kernels.counters import Averages, Bound, counter_use
 from nvprobe.attribute import attribute
 from nvprobe.trace import Counters, Devices, Trace
 from tests.random_traces import END, traces

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analyze.coverage import Coverage
-from nvprobe.analyze.lanes import Lanes, expand
+from nvprobe.analyze.waiting.lanes import Lanes, expand
 
 END = 30
 interval = st.tuples(st.integers(0, 2), st.integers(0, END), st.integers(0, END))

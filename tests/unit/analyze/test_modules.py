@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.analyze import analyze
-from nvprobe.analyze.sources import op_lines
+from nvprobe.analyze.waiting.sources import op_lines
 from nvprobe.attribute import attribute
 from nvprobe.attribute.together import load
 from nvprobe.report.tables import document

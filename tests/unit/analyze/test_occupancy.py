@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvprobe.analyze.occupancy import LaunchFit, Limiter, kernel_fit, launch_fit
+from nvprobe.analyze.kernels.occupancy import LaunchFit, Limiter, kernel_fit, launch_fit
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Devices, Geometry, OpKind, Ops, Processes, Threads, Trace
 

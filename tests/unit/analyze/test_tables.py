@@ -9,7 +9,7 @@ from itertools import count
 from hypothesis import given, settings
 
 from nvprobe.analyze.devices import device_use
-from nvprobe.analyze.kernels import copies, kernels, suspect_ops
+from nvprobe.analyze.kernels.by_name import copies, kernels, suspect_ops
 from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.steps import steps
 from nvprobe.attribute import attribute

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nvprobe.analyze.wait_rules import (
+from nvprobe.analyze.waiting.rules import (
     CallRole,
     RangeRole,
     call_roles,

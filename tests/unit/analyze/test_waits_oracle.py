@@ -8,10 +8,10 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from nvprobe.analyze import host, idle
-from nvprobe.analyze.hostwork import Cause
 from nvprobe.analyze.steps import steps
-from nvprobe.analyze.waits import waits
+from nvprobe.analyze.waiting import host, idle
+from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.analyze.waiting.waits import waits
 from nvprobe.attribute import attribute
 from nvprobe.trace import Trace
 from tests.oracle_waits import WaitOracle

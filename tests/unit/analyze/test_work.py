@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nvprobe.analyze.classes import Precision
-from nvprobe.analyze.peaks import peak_flops, tensor_core_gain
-from nvprobe.analyze.work import FORMULAS, _computed, _sizes_in_names
+from nvprobe.analyze.kernels.classes import Precision
+from nvprobe.analyze.kernels.peaks import peak_flops, tensor_core_gain
+from nvprobe.analyze.kernels.work import FORMULAS, _computed, _sizes_in_names
 from nvprobe.trace import Devices
 
 SDPA = "aten::_scaled_dot_product_"

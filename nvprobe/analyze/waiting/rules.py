@@ -4,7 +4,7 @@
 ``RANGES`` the ranges, operators and annotations of a program. Both are read top down and the first
 pattern found wins. Patterns are Python regular expressions, searched anywhere unless anchored.
 
-To add a name: one line in the table, one line in tests/unit/test_wait_rules.py.
+To add a name: one line in the table, one line in tests/unit/analyze/test_wait_rules.py.
 """
 
 from __future__ import annotations

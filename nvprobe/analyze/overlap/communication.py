@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.combinations import Intervals, Work, inclusive_unions
 from nvprobe.analyze.coverage import Coverage
 from nvprobe.analyze.grouping import counts, distinct, sums
+from nvprobe.analyze.overlap.combinations import Intervals, Work, inclusive_unions
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Table, Trace, column

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analyze.grouping import distinct, sums
-from nvprobe.analyze.lanes import expand
+from nvprobe.analyze.waiting.lanes import expand
 from nvprobe.attribute.intervals import merged, slices, sorted_by
 from nvprobe.trace import Column, Table, column
 

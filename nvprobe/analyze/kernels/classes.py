@@ -2,9 +2,9 @@
 
 Two grains. The *activity* (compute, communication, copy, memset) is what overlap is measured in;
 the *family* (gemm, attention, norm, ...) is what advice depends on. Both come from the tables in
-:mod:`nvprobe.analyze.class_rules`: the first rule whose pattern is found in the name wins, a name
-that no rule knows is ``custom``. Names are judged once each, so a million kernels cost no more
-than their few hundred names.
+:mod:`~nvprobe.analyze.kernels.class_rules`: the first rule whose pattern is found in the name
+wins, a name that no rule knows is ``custom``. Names are judged once each, so a million kernels cost
+no more than their few hundred names.
 
 Precision and tensor cores are told only where a name says so: absent is ``UNKNOWN``, never a guess.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.class_rules import FAMILIES, PRECISIONS, SPLIT
+from nvprobe.analyze.kernels.class_rules import FAMILIES, PRECISIONS, SPLIT
 from nvprobe.trace import Column, OpKind, Trace
 
 __all__ = [

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.blocking import SyncCalls
-from nvprobe.analyze.gaps import Gaps
 from nvprobe.analyze.grouping import distinct, sums
-from nvprobe.analyze.hostwork import Cause, HostWork
-from nvprobe.analyze.lanes import Lanes, expand
-from nvprobe.analyze.lines import CodeLines
 from nvprobe.analyze.model import Steps
-from nvprobe.analyze.pieces import Pieces, borders, borders_of_ranges, cut, ends
-from nvprobe.analyze.streams import Streams
+from nvprobe.analyze.overlap.streams import Streams
+from nvprobe.analyze.waiting.blocking import SyncCalls
+from nvprobe.analyze.waiting.gaps import Gaps
+from nvprobe.analyze.waiting.hostwork import Cause, HostWork
+from nvprobe.analyze.waiting.lanes import Lanes, expand
+from nvprobe.analyze.waiting.lines import CodeLines
+from nvprobe.analyze.waiting.pieces import Pieces, borders, borders_of_ranges, cut, ends
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.combinations import (
+from nvprobe.analyze.grouping import counts, sums
+from nvprobe.analyze.model import Steps
+from nvprobe.analyze.overlap.combinations import (
     Combinations,
     Crowd,
     by_device,
     by_path,
     by_step,
 )
-from nvprobe.analyze.concurrency import Pairs, alone_time, shared_time
-from nvprobe.analyze.grouping import counts, sums
-from nvprobe.analyze.idle import step_at
-from nvprobe.analyze.model import Steps
-from nvprobe.analyze.streams import Streams
+from nvprobe.analyze.overlap.concurrency import Pairs, alone_time, shared_time
+from nvprobe.analyze.overlap.streams import Streams
+from nvprobe.analyze.waiting.idle import step_at
 from nvprobe.attribute.intervals import merged
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column

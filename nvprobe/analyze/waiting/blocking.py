@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analyze.coverage import Coverage, by_group
-from nvprobe.analyze.hostwork import judged
-from nvprobe.analyze.streams import Streams
-from nvprobe.analyze.wait_rules import CallRole, wait_for_device
+from nvprobe.analyze.overlap.streams import Streams
+from nvprobe.analyze.waiting.hostwork import judged
+from nvprobe.analyze.waiting.rules import CallRole, wait_for_device
 from nvprobe.attribute.intervals import running_max, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.gaps import Gaps
+from nvprobe.analyze.waiting.gaps import Gaps
 from nvprobe.attribute.intervals import sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.order import DeviceOrder
+from nvprobe.analyze.waiting.order import DeviceOrder
 from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column

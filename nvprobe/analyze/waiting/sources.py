@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analyze.lines import NO_LINE, CodeLines, code_lines
+from nvprobe.analyze.waiting.lines import NO_LINE, CodeLines, code_lines
 from nvprobe.attribute.backward import backward_nodes
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Calls, Column

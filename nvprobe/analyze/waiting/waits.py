@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.blocking import synchronising_calls
-from nvprobe.analyze.classes import classify_ops
-from nvprobe.analyze.combinations import Crowd, exposed_stretches, work_classes
-from nvprobe.analyze.communication import Collectives, collectives, exposed_coverage
 from nvprobe.analyze.coverage import Coverage
-from nvprobe.analyze.gaps import Gaps, device_gaps
-from nvprobe.analyze.host import HostTime, host_time
-from nvprobe.analyze.hostwork import Cause, call_roles, host_work
-from nvprobe.analyze.idle import IdleCharges, by, idle_charges
-from nvprobe.analyze.lines import CodeLines, lines_behind
+from nvprobe.analyze.kernels.classes import classify_ops
 from nvprobe.analyze.model import Steps
-from nvprobe.analyze.order import device_busy, device_order
-from nvprobe.analyze.overlap import Overlap, overlap
-from nvprobe.analyze.streams import Streams, streams
-from nvprobe.analyze.sync_operators import PathOperators, path_operators
-from nvprobe.analyze.syncs import Syncs, sync_sites
+from nvprobe.analyze.overlap.combinations import Crowd, exposed_stretches, work_classes
+from nvprobe.analyze.overlap.communication import Collectives, collectives, exposed_coverage
+from nvprobe.analyze.overlap.streams import Streams, streams
+from nvprobe.analyze.overlap.summary import Overlap, overlap
+from nvprobe.analyze.waiting.blocking import synchronising_calls
+from nvprobe.analyze.waiting.gaps import Gaps, device_gaps
+from nvprobe.analyze.waiting.host import HostTime, host_time
+from nvprobe.analyze.waiting.hostwork import Cause, call_roles, host_work
+from nvprobe.analyze.waiting.idle import IdleCharges, by, idle_charges
+from nvprobe.analyze.waiting.lines import CodeLines, lines_behind
+from nvprobe.analyze.waiting.order import device_busy, device_order
+from nvprobe.analyze.waiting.sync_operators import PathOperators, path_operators
+from nvprobe.analyze.waiting.syncs import Syncs, sync_sites
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Ops
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analyze.classes import Precision
+from nvprobe.analyze.kernels.classes import Precision
 from nvprobe.trace import Column, Devices
 
 __all__ = ["PER_SM", "peak_flops", "tensor_core_gain"]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analyze.grouping import distinct, sums
-from nvprobe.analyze.hostwork import Cause, HostWork
-from nvprobe.analyze.idle import IdleCharges
-from nvprobe.analyze.lanes import Lanes
-from nvprobe.analyze.lines import NO_LINE, CodeLines
+from nvprobe.analyze.waiting.hostwork import Cause, HostWork
+from nvprobe.analyze.waiting.idle import IdleCharges
+from nvprobe.analyze.waiting.lanes import Lanes
+from nvprobe.analyze.waiting.lines import NO_LINE, CodeLines
 from nvprobe.attribute.intervals import running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting

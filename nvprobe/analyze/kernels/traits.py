@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.classes import classify_kinds
+from nvprobe.analyze.kernels.classes import classify_kinds
+from nvprobe.analyze.kernels.occupancy import LaunchFit, kernel_fit
 from nvprobe.analyze.model import Kernels
-from nvprobe.analyze.occupancy import LaunchFit, kernel_fit
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Table, column
 

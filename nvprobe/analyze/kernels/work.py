@@ -6,7 +6,7 @@ ignore masks (causal attention does half). Bytes are those of inputs and outputs
 bound of the traffic. Convolutions are not in the table: stride and padding are no shapes.
 
 ``mfu`` compares with the device's peak for the precision that the item's kernels multiply in,
-over items whose precision is known; see :mod:`nvprobe.analyze.peaks`.
+over items whose precision is known; see :mod:`nvprobe.analyze.kernels.peaks`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.classes import UNKNOWN, OpClasses, Precision
 from nvprobe.analyze.grouping import push_up, sums
-from nvprobe.analyze.peaks import peak_flops
+from nvprobe.analyze.kernels.classes import UNKNOWN, OpClasses, Precision
+from nvprobe.analyze.kernels.peaks import peak_flops
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 

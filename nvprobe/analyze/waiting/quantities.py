@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from nvprobe.analyze.communication import exposed_by_path
 from nvprobe.analyze.grouping import push_up, sums
 from nvprobe.analyze.model import PathQuantities
-from nvprobe.analyze.waits import Waits
+from nvprobe.analyze.overlap.communication import exposed_by_path
+from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
 

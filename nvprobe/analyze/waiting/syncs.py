@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.blocking import SyncCalls
 from nvprobe.analyze.coverage import by_group
 from nvprobe.analyze.grouping import counts, distinct, sums
-from nvprobe.analyze.hostwork import Cause, HostWork
-from nvprobe.analyze.lines import CodeLines
-from nvprobe.analyze.sync_operators import chain_operators, path_operators
+from nvprobe.analyze.waiting.blocking import SyncCalls
+from nvprobe.analyze.waiting.hostwork import Cause, HostWork
+from nvprobe.analyze.waiting.lines import CodeLines
+from nvprobe.analyze.waiting.sync_operators import chain_operators, path_operators
 from nvprobe.attribute.intervals import runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column

@@ -14,9 +14,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from nvprobe.analyze.classes import Activity
 from nvprobe.analyze.grouping import distinct, levels, push_up, sums
-from nvprobe.analyze.order import DeviceOrder
+from nvprobe.analyze.kernels.classes import Activity
+from nvprobe.analyze.waiting.order import DeviceOrder
 from nvprobe.attribute.intervals import merged, sorted_by
 from nvprobe.attribute.model import Attribution, PathTable
 from nvprobe.trace import Column, OpKind, Ops, Table, column

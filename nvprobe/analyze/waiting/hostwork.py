@@ -15,9 +15,9 @@ from enum import IntEnum
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analyze import wait_rules
 from nvprobe.analyze.coverage import Coverage, by_group
-from nvprobe.analyze.wait_rules import CallRole, RangeRole
+from nvprobe.analyze.waiting import rules
+from nvprobe.analyze.waiting.rules import CallRole, RangeRole
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import Calls, Column, Trace
 
@@ -110,10 +110,10 @@ def host_work(
 
 
 def call_roles(trace: Trace) -> Column:
-    """int8 :class:`~nvprobe.analyze.wait_rules.CallRole` of each call, by its name."""
+    """int8 :class:`~nvprobe.analyze.rules.CallRole` of each call, by its name."""
     if trace.calls is None:
         return np.empty(0, np.int8)
-    return judged(trace, trace.calls.name, wait_rules.call_roles)
+    return judged(trace, trace.calls.name, rules.call_roles)
 
 
 def judged(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:
@@ -146,7 +146,7 @@ def _marked_ranges(
     if ranges is None or not len(ranges):
         return []
     paths = attribution.paths
-    role = wait_rules.range_roles(paths.names)[paths.name[tree.path]]
+    role = rules.range_roles(paths.names)[paths.name[tree.path]]
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
     out = []

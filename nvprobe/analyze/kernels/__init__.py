@@ -1,0 +1,1 @@
+"""What kernels are and how well they use the GPU: classes, occupancy, counters, arithmetic."""

@@ -1,0 +1,1 @@
+"""What runs beside what: classes of work, streams, paths, communication."""
