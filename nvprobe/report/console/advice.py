@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
@@ -53,14 +54,19 @@ def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableTyp
 
 
 def _one(number: int, finding: Finding, window: int) -> RenderableType:
-    head = Text(f"{number}. ")
-    head.append(plain(finding.title).plain, _STYLES[finding.severity])
+    title = Text(plain(finding.title).plain, _STYLES[finding.severity])
+    lines: list[RenderableType] = [title]
     if finding.saves_ns[1]:
-        head.append(f"  saves {_saving(finding.saves_ns, window)}", "")
-    lines: list[RenderableType] = [head]
-    for advice in finding.advice[:_ADVICE]:
-        lines.append(Padding(Text(f"→ {plain(advice).plain}"), (0, 0, 0, 3)))
-    return Group(*lines)
+        lines.append(Text(f"saves {_saving(finding.saves_ns, window)}"))
+    lines += [_hanging("→", Text(plain(advice).plain)) for advice in finding.advice[:_ADVICE]]
+    return _hanging(f"{number}.", Group(*lines))
+
+
+def _hanging(mark: str, body: RenderableType) -> RenderableType:
+    """``body`` beside its mark: lines that wrap begin where the first one does."""
+    grid = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    grid.add_row(mark, body)
+    return grid
 
 
 def _saving(saves: tuple[int, int], window: int) -> str:
