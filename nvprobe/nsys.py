@@ -27,6 +27,7 @@ __all__ = ["Nsys", "candidates", "export", "find_importer", "find_nsys", "import
 PROBE_TIMEOUT_S = 20.0
 """How long ``nsys --version`` and ``--help`` may take before nsys counts as hung."""
 
+_PAYLOADS = "--include-blobs"
 _VERSION = re.compile(r"Nsight Systems version (\d+(?:\.\d+)+)(\S*)")
 _HEADING = re.compile(r"^\s{0,8}-[^\n]*$", re.MULTILINE)
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
@@ -158,11 +159,19 @@ def export(
 
     """
     argv = [os.fspath(nsys.path), "export", "--type", kind, "--force-overwrite", "true"]
+    argv += [f"{_PAYLOADS}=true"] if _offers_payloads(nsys) else []
     argv += ["--output", os.fspath(output), os.fspath(report)]
     log = _ask(argv, timeout_s)
     if not output.exists() or not output.stat().st_size:
         raise ToolError(f"nsys export wrote no {output.name} from {report.name}: {_last_line(log)}")
     return output
+
+
+def _offers_payloads(nsys: Nsys) -> bool:
+    """Whether ``nsys export`` can write the bytes of NVTX payloads, left out by default."""
+    with contextlib.suppress(ToolError):
+        return _PAYLOADS in _ask([os.fspath(nsys.path), "export", "--help"])
+    return False
 
 
 def find_importer(nsys: Nsys) -> Path | None:

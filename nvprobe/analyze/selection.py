@@ -22,14 +22,17 @@ from nvprobe.analyze.steps import steps
 from nvprobe.attribute import attribute
 from nvprobe.attribute.model import Attribution, Outside, RangeTree, Unfiltered
 from nvprobe.errors import UsageError
-from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Table, Trace
+from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Payloads, Table, Trace
 
 __all__ = ["Selection", "of_domains", "select", "within"]
 
 T = TypeVar("T", bound=Table)
 
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
-_ROWS = ("processes", "threads", "devices", "geometry", "operators", "ops", "ranges", "calls")
+_ROWS = (
+    *("processes", "threads", "devices", "geometry", "operators", "ops", "ranges", "calls"),
+    "payloads",
+)
 """Tables that others refer to by row, or that are filtered by rules of their own."""
 _ALWAYS = ("callchains", "graph_nodes", "os_stacks", "sample_stacks", "payload_fields")
 """Tables that only serve to look something up."""
@@ -101,6 +104,10 @@ def of_domains(trace: Trace, domains: Sequence[str]) -> Trace:
         changes["ranges"] = trace.ranges.take(kept)
         if trace.operators is not None:
             changes["operators"] = _referring(trace.operators, "range", kept)
+        if trace.payloads is not None:
+            held = trace.payloads.take(np.isin(trace.payloads.domain, rows))
+            row = _renumbered(kept, held.range)
+            changes["payloads"] = dataclasses.replace(held, range=row)
     return dataclasses.replace(trace, **changes)
 
 
@@ -128,6 +135,8 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
     if trace.ranges is not None:
         ranges = sieve.ranges()
         changes["ranges"], tree = sieve.cut(ranges)
+    if trace.payloads is not None:
+        changes["payloads"] = sieve.payloads(trace.payloads, ranges)
     left = int(len(ops) - np.count_nonzero(ops))
     outside = Outside(left, int(attribution.duration[~ops].sum()), selection.words())
     begin, end = sieve.hull()
@@ -202,6 +211,19 @@ class _Sieve:
         keep = self._in_window(ranges.process, ranges.start, self.whole.tree.end)
         keep &= _among(self.processes, ranges.process) & _among(self.threads, ranges.thread)
         return keep & self._inside(self.whole.tree.path) if self.patterns else keep
+
+    def payloads(self, table: Payloads, ranges: Column) -> Payloads:
+        """Those of ranges that lie inside, and of spans and marks that do."""
+        of_range = table.range != NO_ROW
+        gone = of_range.copy()
+        gone[of_range] = ~ranges[table.range[of_range]]
+        alone = self.records(table.take(~of_range))
+        held = table.take(of_range & ~gone)
+        columns = {
+            name: np.concatenate([values, alone.columns()[name]])
+            for name, values in held.columns().items()
+        }
+        return Payloads(**columns)
 
     def cut(self, kept: Column) -> tuple[Table, RangeTree]:
         """The ranges and their tree, cut to the window of their process.

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from nvprobe.cli.filters import filter_options, selection_of
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import show, tree_view, view_options
 
@@ -14,10 +15,11 @@ __all__ = ["command"]
 
 @click.command("demo")
 @view_options
+@filter_options
 @output_options
 @common_options
 @click.pass_obj
-def command(settings: Settings, /, **view: Any) -> None:
+def command(settings: Settings, /, **options: Any) -> None:
     """Show the report of a small H200 capture that ships along.
 
     Four training steps of a 3-block transformer under nsys 2025.3; most kernels were launched by
@@ -26,8 +28,9 @@ def command(settings: Settings, /, **view: Any) -> None:
     from nvprobe.cli.pipeline import analysis_of
     from nvprobe.demo import unpacked
 
-    chosen = tree_view(**view)
+    selection = selection_of(options)
+    chosen = tree_view(**options)
     with unpacked() as path:
-        analysis = analysis_of(settings, [str(path)])
+        analysis = analysis_of(settings, [str(path)], selection=selection)
     show(settings, analysis, chosen, "nvprobe analyze YOUR.sqlite")
     settings.note('\nThis was a recorded capture. Yours: "nvprobe analyze report.sqlite".')

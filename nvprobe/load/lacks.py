@@ -117,6 +117,13 @@ def _rest(trace: Trace) -> Iterator[Missing]:
             "synchronising calls were recorded, but not what they waited for",
             "use nsys 2020.3 or newer with --trace=cuda",
         )
+    if _filled(trace.payload_fields) and trace.payloads is None and _filled(trace.ranges):
+        yield Missing(
+            "structured NVTX payloads",
+            "their layout is in the file, their bytes are not: messages and communicators of NCCL "
+            "and what else programs attached to ranges cannot be told",
+            "export the report again with nsys export --include-blobs=true (2024.6 and later)",
+        )
     if trace.origin_ns is None:
         yield Missing(
             "session start",

@@ -36,6 +36,7 @@ from nvprobe.load.nsys_ops import (
     read_overheads,
     read_syncs,
 )
+from nvprobe.load.nsys_payloads import decode_payloads
 from nvprobe.load.schema import LONGEST_TIME
 from nvprobe.load.strings import StringPool
 from nvprobe.load.tables import Rows, Tables
@@ -65,8 +66,9 @@ def assemble(tables: Tables, source: Source) -> Trace:
     people = People.found(frames, tables, pool)
     gpus = Gpus.found(people, tables, pool)
     names = Names(frames, tables, pool, people.thread_names)
+    decoded = decode_payloads(frames, tables, pool)
     strings = pool.freeze()
-    noted = read_annotations(frames, people, names)
+    noted = read_annotations(frames, people, names, decoded)
     frames.release("NVTX_EVENTS")
     calls = read_calls(frames, people, names)
     libraries = read_library_calls(frames, people, names)
@@ -98,6 +100,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
         schedule=read_schedule(frames, people),
         page_faults=read_page_faults(frames, people, gpus),
         payload_fields=read_payload_fields(tables, names),
+        payloads=noted.payloads,
         domains=_texts(strings, noted.domains),
         diagnostics=diagnostics,
         origin_ns=_first(tables.read("TARGET_INFO_SESSION_START_TIME"), "utcEpochNs"),

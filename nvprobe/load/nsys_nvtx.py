@@ -9,10 +9,22 @@ import numpy as np
 from nvprobe.load.nsys_frames import UNKNOWN, Frames, possible
 from nvprobe.load.nsys_identities import People
 from nvprobe.load.nsys_names import Names
+from nvprobe.load.nsys_payloads import DecodedPayloads
 from nvprobe.load.schema import Event
 from nvprobe.load.strings import distinct
 from nvprobe.load.tables import Rows
-from nvprobe.trace import NO_NAME, NO_PAYLOAD, OPEN, Column, Marks, Ranges, RangeSource, Spans
+from nvprobe.trace import (
+    NO_NAME,
+    NO_PAYLOAD,
+    NO_ROW,
+    OPEN,
+    Column,
+    Marks,
+    Payloads,
+    Ranges,
+    RangeSource,
+    Spans,
+)
 
 __all__ = ["Annotations", "read_annotations"]
 
@@ -27,14 +39,17 @@ class Annotations:
     ranges: Ranges | None = None
     spans: Spans | None = None
     marks: Marks | None = None
+    payloads: Payloads | None = None
     domains: Column | None = None
     """String rows of the domains that were created."""
     thread_names: tuple[Column, Column] | None = None
     """Thread rows and the string rows of the names the program gave them."""
 
 
-def read_annotations(frames: Frames, people: People, names: Names) -> Annotations:
-    """Ranges (push/pop), spans (start/end), marks, created domains and named threads."""
+def read_annotations(
+    frames: Frames, people: People, names: Names, decoded: DecodedPayloads | None = None
+) -> Annotations:
+    """Ranges (push/pop), spans, marks, values of payloads, created domains and named threads."""
     rows = frames.rows.get(_EVENTS)
     if rows is None:
         return Annotations()
@@ -42,8 +57,10 @@ def read_annotations(frames: Frames, people: People, names: Names) -> Annotation
     kind = rows.ints("eventType", -1)
     created = np.flatnonzero(kind == Event.DOMAIN_CREATE)
     named = np.flatnonzero((kind == Event.THREAD_NAME) & (events.name != NO_NAME))
+    pushed = _among(kind, Event.PUSH_POP, Event.TEXT_PUSH_POP)
     return Annotations(
-        ranges=events.ranges(_among(kind, Event.PUSH_POP, Event.TEXT_PUSH_POP)),
+        ranges=events.ranges(pushed),
+        payloads=None if decoded is None else events.payloads(decoded, pushed),
         spans=events.spans(_among(kind, Event.START_END, Event.TEXT_START_END)),
         marks=events.marks(_among(kind, Event.MARK, Event.TEXT_MARK)),
         domains=events.name[created[events.name[created] != NO_NAME]],
@@ -119,6 +136,28 @@ class _Events:
             name=self.label[rows],
             domain=self.domain[rows],
             category=self.category[rows],
+        )
+
+    def payloads(self, decoded: DecodedPayloads, ranges: Column) -> Payloads:
+        """Values of structured payloads; ``ranges`` are the rows that became ranges."""
+        rows = decoded.event
+        schema, field, text = decoded.names()
+        place = np.searchsorted(ranges, rows)
+        found = place < len(ranges)
+        found[found] = ranges[place[found]] == rows[found]
+        return Payloads(
+            process=self.process[rows],
+            thread=self.thread[rows],
+            start=self.start[rows],
+            end=np.maximum(self.end[rows], self.start[rows]),
+            range=np.where(found, place, NO_ROW),
+            domain=self.domain[rows],
+            schema_name=schema,
+            field=field,
+            element=decoded.element,
+            integer=decoded.integer,
+            real=decoded.real,
+            text=text,
         )
 
     def _payload(self) -> Column | None:

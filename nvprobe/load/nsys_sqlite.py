@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from nvprobe.load.faults import EXPORT_AGAIN, printable, unusable
 from nvprobe.load.nsys import assemble
-from nvprobe.load.schema import COLUMNS, MARKERS, is_text, table_named
+from nvprobe.load.schema import COLUMNS, MARKERS, is_blob, is_text, table_named
 from nvprobe.load.tables import Rows, declared_type, texts_of, valid_texts
 from nvprobe.trace import Column, Source, Trace
 
@@ -212,6 +212,8 @@ def _array(values: tuple[Any, ...]) -> pa.Array:
     kinds = {type(value) for value in values} - {type(None)}
     if kinds <= {int}:
         return pa.array(values, pa.int64())
+    if kinds <= {bytes}:
+        return pa.array(values, pa.binary())
     return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
@@ -229,6 +231,8 @@ def _declared(table: str, read: pa.Table) -> pa.Table:
 def _cast(table: str, column: str) -> str:
     """SQL that yields the declared type of a column, NULL for a value that is something else."""
     name = _identifier(column)
+    if is_blob(table, column):
+        return f"CAST({name} AS BLOB) AS {name}"
     if is_text(table, column):
         return f"CAST({name} AS TEXT) AS {name}"
     number = f"typeof({name}) IN ('integer', 'real')"

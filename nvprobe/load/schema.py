@@ -19,6 +19,7 @@ __all__ = [
     "LONGEST_TIME",
     "MARKERS",
     "Event",
+    "is_blob",
     "is_text",
     "table_named",
 ]
@@ -52,7 +53,8 @@ COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp deviceId contextId streamId correlationId "
     "globalPid eventId eventSyncId",
     "NVTX_EVENTS": f"{_TIMES} eventType category text globalTid endGlobalTid textId domainId "
-    "int64Value uint64Value int32Value uint32Value",
+    "int64Value uint64Value int32Value uint32Value binaryData "
+    "jsonText jsonTextId",
     "CUDA_GRAPH_NODE_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
     "CUDA_GRAPH_EVENTS": "start globalTid graphNodeId originalGraphNodeId",
     "PROFILER_OVERHEAD": f"{_TIMES} globalTid nameId",
@@ -69,8 +71,11 @@ COLUMNS: dict[str, str] = {
     "COMPOSITE_EVENTS": "id start cpu globalTid",
     "SAMPLING_CALLCHAINS": "id symbol stackDepth",
     "SCHED_EVENTS": "start cpu isSchedIn globalTid",
-    "NVTX_PAYLOAD_SCHEMAS": "domainId schemaId name",
-    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId schemaId idx name type offset",
+    "NVTX_PAYLOAD_SCHEMAS": "domainId schemaId name type payloadSize alignTo",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId schemaId idx flags type name arrayOrUnionDetail "
+    "offset",
+    "NVTX_PAYLOAD_ENUMS": "domainId schemaId size",
+    "NVTX_PAYLOAD_ENUM_ENTRIES": "domainId schemaId name value isFlag",
     "MPI_RANKS": "globalTid rank",
     "StringIds": "id value",
     "ThreadNames": "nameId globalTid",
@@ -91,8 +96,9 @@ COLUMNS: dict[str, str] = {
 }
 """What is read of each table. A table may carry a suffix ``_V2``, ``_V3``, … of its layout."""
 
-_TEXTS = frozenset({"text", "value", "name", "busLocation", "pciBusId", "metricName"})
-_NUMBERS = frozenset({("GPU_METRICS", "value")})
+_TEXTS = frozenset({"text", "value", "name", "jsonText", "busLocation", "pciBusId", "metricName"})
+_NUMBERS = frozenset({("GPU_METRICS", "value"), ("NVTX_PAYLOAD_ENUM_ENTRIES", "value")})
+_BLOBS = frozenset({("NVTX_EVENTS", "binaryData")})
 
 MARKERS = frozenset({"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"})
 """A database with none of these was not written by ``nsys export``."""
@@ -141,8 +147,13 @@ _LAYOUT = re.compile(r"_V(\d+)")
 
 
 def is_text(table: str, column: str) -> bool:
-    """Whether a column holds text; all others hold integers."""
+    """Whether a column holds text."""
     return column in _TEXTS and (table, column) not in _NUMBERS
+
+
+def is_blob(table: str, column: str) -> bool:
+    """Whether a column holds bytes; what is neither bytes nor text is an integer."""
+    return (table, column) in _BLOBS
 
 
 def table_named(wanted: str, present: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.load.schema import is_text
+from nvprobe.load.schema import is_blob, is_text
 from nvprobe.trace import Column
 
 __all__ = ["Rows", "Tables", "declared_type", "texts_of", "valid_texts"]
@@ -63,6 +63,12 @@ class Rows:
         chunks = self.table.column(column).chunks or [pa.array([], pa.string())]
         return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
+    def blobs(self, column: str) -> pa.ChunkedArray:
+        """Bytes in chunks, null where there are none."""
+        if not self.has(column):
+            return pa.chunked_array([pa.nulls(len(self), pa.binary())])
+        return self.table.column(column)
+
     def take(self, mask: Column) -> Rows:
         """The rows of a boolean mask."""
         return self if bool(mask.all()) else Rows(self.table.filter(pa.array(mask)))
@@ -70,6 +76,8 @@ class Rows:
 
 def declared_type(table: str, column: str) -> pa.DataType:
     """The Arrow type a column is read as."""
+    if is_blob(table, column):
+        return pa.binary()
     return pa.string() if is_text(table, column) else pa.int64()
 
 

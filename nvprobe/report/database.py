@@ -25,6 +25,7 @@ _INDEXED = {
     "ops": (["path_id"], ["device_id", "stream", "start_ns"], ["process_id", "correlation"]),
     "calls": (["thread_id", "start_ns"], ["process_id", "correlation"]),
     "range_events": (["path_id"], ["thread_id", "start_ns"]),
+    "payload_values": (["range_id"], ["field_id", "integer"]),
     "marks": (["time_ns"],),
     "counters": (["metric_id", "time_ns"],),
     "call_stacks": (["chain", "depth"],),

@@ -130,6 +130,19 @@ name      name      text    name
 domain    domain    text    NVTX domain
 category  category  text    NVTX category
 """),
+    "payload_values": _fields(f"""
+id         -        id        row
+{_WHO}
+time_ns    start    number    begin of the event it was attached to
+range_id   range    >range_events  that event, null for a span or mark
+domain     domain   text      NVTX domain
+schema     schema_name  text      payload schema, null where it has no name
+field      field    text      field of the schema; inside another schema outer.inner
+element    element  number    place among the values of this field in this event, 0 except in arrays
+integer    integer  payload   value of an integer; unsigned 64-bit numbers wrap
+real       real     real      value of a floating-point number
+text       text     text      text, or the name of an enumeration's value
+"""),
     "sync_records": _fields(f"""
 id           -            id          row
 process_id   process      >processes  the process
@@ -221,6 +234,7 @@ symbol  symbol  text    function
 
 _OF_TRACE = {
     "range_events": "ranges",
+    "payload_values": "payloads",
     "sync_records": "syncs",
     "memory_events": "memory",
     "call_stacks": "callchains",
@@ -280,7 +294,7 @@ class _Maker:
         if field.form in _ENUMS:
             return _words(_ENUMS[field.form], values)
         if field.form == "real":
-            return pa.array(values, pa.float64())
+            return pa.array(values, pa.float64(), mask=np.isnan(values))
         if field.form == "flag":
             return pa.array(values.astype(np.int64))
         absent = {"number": None, "end": OPEN, "payload": NO_PAYLOAD}.get(field.form, -1)

@@ -44,6 +44,7 @@ from nvprobe.trace.host import (
     OsCalls,
     Overheads,
     PayloadFields,
+    Payloads,
     Processes,
     Ranges,
     RangeSource,
@@ -92,6 +93,7 @@ __all__ = [
     "Overheads",
     "PageFaults",
     "PayloadFields",
+    "Payloads",
     "Processes",
     "RangeSource",
     "Ranges",
@@ -139,6 +141,7 @@ class Trace:
     schedule: Schedule | None = None
     page_faults: PageFaults | None = None
     payload_fields: PayloadFields | None = None
+    payloads: Payloads | None = None
     sidecar: Sidecar | None = None
     clock: Clock = Clock("single")
     domains: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ __all__ = [
     "OsCalls",
     "Overheads",
     "PayloadFields",
+    "Payloads",
     "Processes",
     "RangeSource",
     "Ranges",
@@ -212,6 +213,31 @@ class Schedule(Table):
     cpu: Column = column("i4")
     running: Column = column("?")
     """Whether the thread runs from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads(Table):
+    """Values of structured NVTX payloads, by event and field; only in exports with blobs."""
+
+    process: Column = column("i4")
+    thread: Column = column("i4")
+    start: Column = column("i8")
+    end: Column = column("i8")
+    range: Column = column("i8")
+    """Row of :class:`Ranges`, ``NO_ROW`` for the payload of a span or mark."""
+    domain: Column = column("i4")
+    schema_name: Column = column("i4")
+    """``NO_NAME`` where it was registered without one."""
+    field: Column = column("i4")
+    """Name of the field; inside a nested schema ``outer.inner``."""
+    element: Column = column("i4")
+    """Place among the values of this field in this event: 0, except in arrays."""
+    integer: Column = column("i8")
+    """``NO_PAYLOAD`` for what is no integer; unsigned 64-bit numbers wrap."""
+    real: Column = column("f8")
+    """NaN for what is no floating-point number."""
+    text: Column = column("i4")
+    """Text, or the name of an enumeration's value."""
 
 
 @dataclass(frozen=True, slots=True)

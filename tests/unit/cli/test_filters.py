@@ -62,3 +62,15 @@ def test_the_ledger_says_what_is_outside(corpus: Path) -> None:
     assert part["gpu_ns"] + part["outside"]["gpu_ns"] == whole["gpu_ns"]
     text = _run("analyze", path, "--steps", "4:6").stdout
     assert "outside --steps 4:6 and not counted" in " ".join(text.split())
+
+
+def test_the_demo_takes_filters() -> None:
+    """As every command that reads a capture; the others do not."""
+    whole = json.loads(_run("demo", "--json").stdout)
+    first = whole["steps"][0]["index"]
+    part = json.loads(_run("demo", "--json", "--steps", f"{first}:{first + 1}").stdout)
+    assert [step["index"] for step in part["steps"]] == [first]
+    assert part["ledger"]["outside"]["filters"] == [f"--steps {first}:{first + 1}"]
+    assert part["ledger"]["ops"] + part["ledger"]["outside"]["ops"] == whole["ledger"]["ops"]
+    for command in ("doctor", "cache"):
+        assert "--thread" not in _run(command, "--help").stdout

@@ -10,7 +10,7 @@ from nvprobe.trace import Table, Trace
 
 NAMES = {
     "name", "short_name", "domain", "category", "metric", "symbol", "shapes", "types",
-    "schema_name",
+    "schema_name", "field", "text",
 }  # fmt: skip
 
 
@@ -38,6 +38,6 @@ def _columns(left: Trace, one: Table, right: Trace, other: Table) -> list[str]:
         if not (
             left.texts(mine[name]) == right.texts(theirs[name])
             if name in NAMES
-            else np.array_equal(mine[name], theirs[name])
+            else np.array_equal(mine[name], theirs[name], equal_nan=mine[name].dtype.kind == "f")
         )
     ]
