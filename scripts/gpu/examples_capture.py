@@ -203,6 +203,7 @@ def slim(source: Path, target: Path) -> None:
     if "NVTX_EVENTS" in kept:
         connection.create_function("unfold", 1, lambda text: FOLDER.sub("", text))
         connection.execute("UPDATE NVTX_EVENTS SET text = unfold(text) WHERE text LIKE '%/%'")
+    _drop_other_processes(connection, kept)
     if "PROCESSES" in kept:
         connection.execute("UPDATE PROCESSES SET name = 'python3' WHERE name IS NOT NULL")
     if "StringIds" in kept:
@@ -216,6 +217,20 @@ def slim(source: Path, target: Path) -> None:
     connection.commit()
     connection.execute("VACUUM")
     connection.close()
+
+
+def _drop_other_processes(connection: sqlite3.Connection, tables: list[str]) -> None:
+    """nsys names every process and thread of the machine: keep those that recorded something."""
+    found: set[int] = set()
+    for table in set(tables) - {"PROCESSES", "ThreadNames"}:
+        columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+        for column in {"globalTid", "globalPid"}.intersection(columns):
+            query = f'SELECT DISTINCT "{column}" >> 24 FROM "{table}" WHERE "{column}" IS NOT NULL'
+            found.update(row[0] for row in connection.execute(query))
+    ours = ",".join(map(str, sorted(found)))
+    for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
+        if table in tables:
+            connection.execute(f"DELETE FROM {table} WHERE {column} >> 24 NOT IN ({ours})")
 
 
 def _string_references(connection: sqlite3.Connection, tables: list[str]) -> Iterator[int]:
