@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from nvprobe.annotate import emitter, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category, Label
 
-__all__ = ["Step", "Steps", "begin", "end", "note_data", "on_step", "step", "steps"]
+__all__ = ["Step", "Steps", "begin", "count", "end", "note_data", "on_step", "step", "steps"]
 
 log = logging.getLogger("nvprobe")
 
@@ -61,6 +61,11 @@ def on_step(callback: Callable[[int], object]) -> None:
     ``n`` comes again.
     """
     _listeners.append(callback)
+
+
+def count() -> int:
+    """Steps that this process has begun; a wait that found no batch is none."""
+    return _begun
 
 
 def _push(label: Label) -> object:

@@ -33,6 +33,7 @@ def start() -> StepWatch | None:
     settings = Settings.from_environ()
     if settings is None:
         return None
+    steps = import_module("nvprobe.annotate.steps")
     watch = StepWatch(
         _recorders(settings),
         settings.first or 0,
@@ -40,8 +41,15 @@ def start() -> StepWatch | None:
         delay_s=settings.delay_s,
         duration_s=settings.duration_s,
         status=Path(settings.status) if settings.status else None,
+        count=steps.count,
     )
-    import_module("nvprobe.annotate.steps").on_step(watch.boundary)
+    graphs = import_module("nvprobe.annotate.graphs")
+
+    def boundary(done: int) -> None:
+        if not graphs.capturing():  # CUDA then refuses to synchronise, as closing the window does
+            watch.boundary(done)
+
+    steps.on_step(boundary)
     if settings.trigger == "none" and settings.torch != "none":
         after_import("torch", lambda _torch: watch.begin())
     if settings.torch != "none":

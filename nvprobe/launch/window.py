@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,7 +82,8 @@ class StepWatch:
 
     `begin` opens a window that starts with the program; ``last`` None leaves it open to the end,
     and `finish` closes it. A window of time (torch profiler only: nsys keeps its own) opens and
-    closes at the first boundary after its seconds.
+    closes at the first boundary after its seconds. ``count`` tells how many steps were begun where
+    a boundary may be followed by no step (a wait that finds no batch).
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class StepWatch:
         delay_s: float = 0.0,
         duration_s: float | None = None,
         status: Path | None = None,
+        count: Callable[[], int] | None = None,
     ) -> None:
         self.recorders = recorders
         self.first = first
@@ -104,6 +106,7 @@ class StepWatch:
         self.close_at = None if duration_s is None else self.open_at + round(duration_s * 1e9)
         self.steps = 0
         self.begun = 0
+        self.count = count or (lambda: self.begun)
         self.opened: int | None = None
         self.closed: int | None = None
         self.durations: list[int] = []
@@ -126,10 +129,11 @@ class StepWatch:
             self.steps = done
             if len(self.durations) < MOST_STEPS:
                 self.durations.append(now - self.began)
-        if self.opened is None and done >= self.first and now >= self.open_at:
-            self._open()
-        if (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now:
+        over = (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now
+        if over:
             self._close()
+        elif self.opened is None and done >= self.first and now >= self.open_at:
+            self._open()
         self.began = time.perf_counter_ns()
 
     def finish(self) -> None:
@@ -157,7 +161,7 @@ class StepWatch:
             return
         document = {
             "pid": self.pid,
-            "steps": self.begun,
+            "steps": self.count(),
             "opened": self.opened,
             "closed": self.closed,
             "durations_ns": self.durations,

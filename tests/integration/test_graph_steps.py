@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.nvtx_recorder import Recorder, Recording
+from nvprobe.launch.settings import Settings
+from tests.nvtx_recorder import ROOT, Recorder, Recording
 
 pytest.importorskip("torch")
 
@@ -148,3 +152,62 @@ for loop in {list(INFERENCE)!r}:
         elif one.name.startswith("cudagraph replay") and "step" in one.path:
             found[one.path[0]][-1].append(one.payload)
     assert found == INFERENCE
+
+
+PROGRAMS = ROOT / "scripts" / "gpu" / "programs"
+UNDER_STAND_IN = f"""
+import atexit, runpy, sys
+from tests.cuda_bindings import calls
+atexit.register(lambda: print(" ".join(calls)))
+sys.path.insert(0, {str(PROGRAMS)!r})
+import torch
+available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
+import net                                         # the program's tensors stay on the CPU
+torch.cuda.is_available = available
+runpy.run_path({str(PROGRAMS / "manual_graph.py")!r}, run_name="__main__")
+"""
+
+
+def test_a_window_of_steps_in_a_program_that_replays_its_training_step(
+    recorder: Recorder, tmp_path: Path
+):
+    """The program of scripts/gpu, whole, with torch's own classes: only CUDA's part is missing."""
+    status = tmp_path / "status"
+    status.mkdir()
+    settings = Settings(status=str(status), first=16, last=20, trigger="cuda")
+    recording = recorder.run(
+        UNDER_STAND_IN, python=("-m", "nvprobe.annotate.bootstrap"), **settings.to_environ()
+    )
+    # Three steps warm up; the capture is in the third; each of the 24 replays is a step.
+    assert replays(recording) == [[], [], []] + [[1]] * 24
+    assert recording.paths().count("step/forward/Replay/cudagraph replay 1") == 24
+    assert recording.paths().count("step/cudagraph capture 1/optimizer") == 1
+    (file,) = status.iterdir()
+    told = json.loads(file.read_text())
+    assert (told["steps"], told["opened"], told["closed"]) == (27, 16, 20)
+    calls = recording.stdout.split("\n")[1].split()
+    opened, closed = calls.index("profiler_start"), calls.index("profiler_stop")
+    assert calls[:opened].count("replay") == 16 - 3
+    assert calls[opened:closed].count("replay") == 4
+    assert calls[closed - 1] == "synchronize", "the GPU finishes its steps inside the window"
+    assert "synchronize" not in calls[calls.index("capture_begin") : calls.index("capture_end")]
+
+
+def test_no_window_opens_or_closes_inside_a_capture(recorder: Recorder, tmp_path: Path):
+    settings = Settings(status=str(tmp_path), first=0, last=3, trigger="cuda")
+    code = """
+    from tests.cuda_bindings import calls
+    import torch
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert "profiler_start" not in calls
+    for _ in range(3):
+        graph.replay()
+    wanted = "profiler_start replay replay synchronize profiler_stop replay"
+    assert calls[-6:] == wanted.split(), calls
+    """
+    recorder.run(code, python=("-m", "nvprobe.annotate.bootstrap"), **settings.to_environ())

@@ -1,13 +1,13 @@
 """Training by hand-made CUDA graph: captured once, replayed every step."""
 
 import torch
-from net import BATCH, LENGTH, WIDTH, batches, timed, transformer
+from net import BATCH, DEVICE, LENGTH, WIDTH, batches, timed, transformer
 from torch import nn
 
 model = transformer()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
-x = torch.zeros(BATCH, LENGTH, WIDTH, device="cuda")
-classes = torch.zeros(BATCH, dtype=torch.long, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=DEVICE == "cuda")
+x = torch.zeros(BATCH, LENGTH, WIDTH, device=DEVICE)
+classes = torch.zeros(BATCH, dtype=torch.long, device=DEVICE)
 
 
 def train() -> None:
