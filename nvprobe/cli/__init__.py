@@ -114,6 +114,12 @@ def _one_line(error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "out of memory; analyse a shorter capture, or on a machine with more"
+    if isinstance(error, ImportError) and error.name and not error.name.startswith("nvprobe"):
+        library = error.name.partition(".")[0]
+        return (
+            f"{library} is missing here or does not work: pip install nvprobe brings it; or do "
+            "this where nvprobe is complete (run folders can be copied)"
+        )
     if isinstance(error, OSError) and error.strerror:
         file = f": {Path(str(error.filename)).name!r}" if error.filename else ""
         return f"{error.strerror}{file}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from nvprobe.cli.filters import filter_options, selection_of
 from nvprobe.cli.settings import Settings, common_options, output_options
-from nvprobe.cli.view import show, tree_view, view_options
+from nvprobe.cli.view import keep_json, show, tree_view, view_options
 
 __all__ = ["command"]
 
@@ -31,6 +32,7 @@ __all__ = ["command"]
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
 @click.option("--keep-export", is_flag=True, help="Put the SQLite export of a .nsys-rep beside it.")
+@click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
 @output_options
 @common_options
 @click.pass_obj
@@ -41,6 +43,7 @@ def command(
     index_rules: tuple[str, ...],
     memory_snapshot: str | None,
     keep_export: bool,
+    also_json: Path | None,
     **options: Any,
 ) -> None:
     """Say where the GPU time of a capture goes, and why.
@@ -63,3 +66,5 @@ def command(
         memory_snapshot=memory_snapshot,
     )
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")
+    if also_json is not None:  # asked for by `nvprobe launch`, in its own run folder
+        keep_json(analysis, also_json)

@@ -196,6 +196,6 @@ def _tell(settings: Settings, outcome: Outcome) -> None:
         return
     names = ", ".join(file.name for file in outcome.files if not file.name.startswith("sidecar"))
     settings.note(f"Wrote {outcome.folder}" + (f" ({names})" if names else ""))
-    if names:
+    if outcome.captured:
         many = outcome.files[0].is_dir() and outcome.files[0].name.startswith(("rank", "process"))
-        settings.note(f"next: nvprobe {'ranks' if many else 'analyze'} {outcome.folder}")
+        settings.note(f"next: nvprobe analyze {outcome.files[0] if many else outcome.folder}")

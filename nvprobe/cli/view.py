@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from nvprobe.cli.settings import Settings
     from nvprobe.report.console import TreeView
 
-__all__ = ["show", "tree_view", "view_options"]
+__all__ = ["keep_json", "show", "tree_view", "view_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,6 +117,21 @@ def tree_view(
         kernels=kernels,
         by=by,
     )
+
+
+def keep_json(analysis: Analysis, path: Path) -> None:
+    """Write the JSON of an analysis, over an earlier one."""
+    from nvprobe.cli.files import write_file
+    from nvprobe.cli.settings import Settings
+    from nvprobe.report.tables import to_json
+
+    text = to_json(analysis) + "\n"
+    unasked = Settings(verbosity=-1, force=True)
+    write_file(unasked, path, lambda partial: _write(partial, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
 
 
 def show(settings: Settings, analysis: Analysis, view: TreeView, next_command: str) -> None:

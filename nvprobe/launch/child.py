@@ -4,8 +4,9 @@ Run as a plain file (``python -I -S child.py …``), so it starts in some ten mi
 nothing of nvprobe. Under nsys the program would write into pipes that nsys keeps a copy of, see
 another TMPDIR, and its exit code would be lost with a hung nsys. This process gives it back its
 stdout, stderr and TMPDIR, starts it, passes signals on, waits, and writes two JSON lines to the
-status pipe: ``{"pid": …}`` at its start and ``{"code": …, "signal": …}`` at its end. Where the
-launcher is killed, the program is terminated, so that nothing runs on unseen.
+status pipe: ``{"pid": …, "wrapper": …}`` (the program, this process) at its start and
+``{"code": …, "signal": …}`` at its end. Where the launcher is killed, the program is terminated, so
+that nothing runs on unseen.
 
 Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR -- command…`` (TMPDIR empty: unset).
 """
@@ -124,7 +125,7 @@ def main(words: list[str]) -> None:
     except SystemExit as failed:
         say(status_fd, fallback, pid=None, code=failed.code, signal=None)
         raise
-    say(status_fd, fallback, pid=pid)
+    say(status_fd, fallback, pid=pid, wrapper=os.getpid())
     code, number_or_none = wait(pid, status_fd)
     say(status_fd, fallback, code=code, signal=number_or_none)
     sys.exit(code)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nvprobe.errors import ToolError
-from nvprobe.launch.finish import ANALYSIS_LIBRARIES
+from nvprobe.launch.finish import missing_libraries
 from nvprobe.launch.plan import cuda_present
 from nvprobe.nsys import Nsys, find_importer, find_nsys
 
@@ -221,7 +221,7 @@ def _disk() -> Check:
 
 
 def _analysis() -> Check:
-    lacking = [name for name in ANALYSIS_LIBRARIES if find_spec(name) is None]
+    lacking = missing_libraries()
     if lacking:
         return Check(
             "analysis",

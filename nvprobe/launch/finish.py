@@ -17,15 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.errors import NvprobeError
+from nvprobe.launch.nsys import trigger_for
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.plan import Plan
 
-__all__ = ["ANALYSIS_LIBRARIES", "analyse_run", "annotation_note", "check_capture"]
+__all__ = [
+    "ANALYSIS_LIBRARIES",
+    "analyse_runs",
+    "annotation_note",
+    "check_capture",
+    "missing_libraries",
+    "why_no_window",
+]
 
 DOMAIN = "nvprobe"
 """The NVTX domain that all annotations are written into."""
 
-ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec")
+ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec", "rich")
+ANALYSIS = "analysis.json"
+"""What the analysis of a run leaves in its folder, for scripts; nothing here reads it."""
 
 
 def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
@@ -56,7 +66,7 @@ def _in_domain(trace: Any) -> int:
 def annotation_note(plan: Plan, folder: Path, *, domain_seen: bool) -> str:
     """Why no annotation was recorded: nvtx missing, a pair that does not work, a short program."""
     headers = list(_sidecar_headers(folder))
-    nvtx = next((header.get("nvtx") for header in headers if header.get("nvtx")), None)
+    nvtx = _nvtx_of(headers)
     nsys = plan.nsys.version_text if plan.nsys else "unknown"
     if not headers:
         return (
@@ -64,16 +74,30 @@ def annotation_note(plan: Plan, folder: Path, *, domain_seen: bool) -> str:
             "(was the program found, and does it start Python?)"
         )
     if nvtx is None:
-        return (
-            "no annotations were recorded: the program's environment has no nvtx package. "
-            "Install it there: pip install nvtx"
-        )
+        return f"no annotations were recorded: {_NO_NVTX}"
     if domain_seen or plan.nsys is None:
         return (
             f"no annotations were recorded: nvtx {nvtx} and nsys {nsys} do not work together. "
             "Use nsys 2025.3 or newer, or pip install 'nvtx<0.2.12' in the program's environment"
         )
     return "no annotations were recorded: the capture window held no annotated code"
+
+
+_NO_NVTX = "the program's environment has no nvtx package. Install it there: pip install nvtx"
+
+
+def why_no_window(plan: Plan, folder: Path) -> str | None:
+    """Why nsys did not see the window that the program opened: its range needs nvtx."""
+    headers = list(_sidecar_headers(folder))
+    by_range = trigger_for(plan.options, cuda=plan.cuda) == "nvtx"
+    if not by_range or not headers or _nvtx_of(headers):
+        return None
+    return f"the capture window ({plan.options.window}) never opened: {_NO_NVTX}"
+
+
+def _nvtx_of(headers: Sequence[dict[str, Any]]) -> str | None:
+    """The version of nvtx in the program's processes; None where they have none."""
+    return next((header["nvtx"] for header in headers if header.get("nvtx")), None)
 
 
 def _sidecar_headers(folder: Path) -> Iterator[dict[str, Any]]:
@@ -105,23 +129,51 @@ def _gpu_note(diagnostics: Sequence[str]) -> str:
     return "no GPU work was recorded: the program did not use the GPU inside the capture window"
 
 
-def analyse_run(folder: Path, options: LaunchOptions) -> list[str]:
-    """Analyse a run folder and print its summary to stderr; notes where that cannot be.
+def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -> list[str]:
+    """Write ``analysis.json`` into each run folder; print the summary of the one ``shown``.
 
-    A process of its own: whatever an analysis does, the program's result stands.
+    A process of its own for each: whatever an analysis does, the program's result stands. Gives
+    notes on what could not be analysed.
     """
-    lacking = [name for name in ANALYSIS_LIBRARIES if find_spec(name) is None]
+    lacking = missing_libraries()
     if lacking:
+        where = folders[0] if len(folders) == 1 else folders[0].parent
         return [
-            f"captured, not analysed: {', '.join(lacking)} missing here. Copy {folder} to where "
+            f"captured, not analysed: {', '.join(lacking)} missing here. Copy {where} to where "
             "nvprobe is fully installed, and run `nvprobe analyze` on it"
         ]
-    words = [sys.executable, "-m", "nvprobe", "analyze", os.fspath(folder)]
-    words += ["-q"] * options.quiet + ["-v"] * options.verbose
+    notes: list[str] = []
+    for folder in folders:
+        words = [sys.executable, "-m", "nvprobe", "analyze", os.fspath(folder)]
+        words += (
+            ["--also-json", os.fspath(folder / ANALYSIS)] if folder == shown else _silently(folder)
+        )
+        words += ["-q"] * options.quiet + ["-v"] * options.verbose
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        except KeyboardInterrupt:
+            return [
+                *notes,
+                f"analysis interrupted: the capture is kept, run `nvprobe analyze {folder}`",
+            ]
+        if done.returncode:
+            notes.append(
+                f"analysis failed; the capture is kept: try `nvprobe analyze -vv {folder}`"
+            )
+    return notes
+
+
+def _silently(folder: Path) -> list[str]:
+    return ["--output", os.fspath(folder / ANALYSIS), "--force", "--quiet"]
+
+
+def missing_libraries() -> list[str]:
+    """Which libraries of the analysis this environment lacks; one that is broken counts."""
+    return [name for name in ANALYSIS_LIBRARIES if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
-    except KeyboardInterrupt:
-        return [f"analysis interrupted: the capture is kept, run `nvprobe analyze {folder}`"]
-    if done.returncode:
-        return [f"analysis failed; the capture is kept: try `nvprobe analyze -vv {folder}`"]
-    return []
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # an import hook, or a module without a spec
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -40,6 +41,9 @@ _AGENT_S = 3.0
 """How long nsys's agent gets after SIGTERM. Killed at once it may hold a lock in shared memory,
 for which every later nsys then waits in vain (see `proc.clear_stale_locks`)."""
 _FULL_DISK_S = 5.0
+_HURRIED_S = 10.0
+"""Patience with an nsys that makes no progress, once the end was asked for: schedulers and torchrun
+kill what still runs 30 s after their SIGTERM."""
 _FULL_BELOW = 2**20
 _IDLE_SHARE = 0.02
 """nsys that uses less of a CPU than this, and writes nothing, makes no progress."""
@@ -160,10 +164,14 @@ class _Watch:
         self.fallback = fallback
         self.timeouts = timeouts
         self.pid: int | None = None
+        self.wrapper: int | None = None
+        """The process that will tell how the program ended (`nvprobe.launch.child`)."""
         self.code: int | None = None
         self.signal: int | None = None
         self.ended = False
         self.interrupts = 0
+        self.held: list[signal.struct_siginfo] = []
+        """Signals that came before the program ran."""
         os.set_blocking(status_pipe, False)
 
     def to_the_end(self) -> Ending:
@@ -178,12 +186,19 @@ class _Watch:
         deadline = time.monotonic() + self.timeouts.start_s
         while not self.started():
             if self.nsys.poll() is not None:
-                return None if self.started() else "never-started"
+                return None if self.starts_after_all() else "never-started"
             if time.monotonic() > deadline or self.interrupts > 1:
                 self.stop_nsys()
                 return "start-timeout"
             self.pass_signal()
         return None
+
+    def starts_after_all(self) -> bool:
+        """Whether the program runs though nsys has ended: its start may be on the way."""
+        deadline = time.monotonic() + _AGENT_S
+        while not self.started() and self.own_processes() and time.monotonic() < deadline:
+            self.pass_signal()
+        return self.started()
 
     def wait_for_program(self) -> Trouble | None:
         """Until the program has ended, even where nsys dies before it."""
@@ -204,7 +219,7 @@ class _Watch:
         while self.nsys.poll() is None:
             self.pass_signal()
             window = time.monotonic() - since
-            patience = self.timeouts.finish_s
+            patience = min(self.timeouts.finish_s, _HURRIED_S if self.interrupts else math.inf)
             if disk_full(self.fallback.parent):  # nsys then waits for ever
                 patience = min(patience, _FULL_DISK_S)
             stuck = window > patience
@@ -217,7 +232,7 @@ class _Watch:
 
     def started(self) -> bool:
         self.read_status()
-        return self.pid is not None or self.ended
+        return self.started_program()
 
     def read_status(self) -> None:
         """Take the lines that the wrapper wrote, from the pipe or else from its file."""
@@ -232,18 +247,30 @@ class _Watch:
 
     def take(self, status: dict[str, int | None]) -> None:
         self.pid = status.get("pid", self.pid)
+        self.wrapper = status.get("wrapper", self.wrapper)
         if "code" in status:
             self.code, self.signal, self.ended = status["code"], status["signal"], True
+        while self.held and self.started_program():
+            self.hand_on(self.held.pop(0))
 
     def pass_signal(self) -> None:
-        """Wait a moment; hand a signal that comes to the program."""
+        """Wait a moment; hand a signal that comes to the program, once there is one."""
         received = signal.sigtimedwait(_WATCHED, _POLL_S)
         if received is None or received.si_signo == signal.SIGCHLD:
             return
-        number = signal.Signals(received.si_signo)
-        self.interrupts += number in _ENDING
+        self.interrupts += received.si_signo in _ENDING
+        if self.started_program():
+            self.hand_on(received)
+        else:
+            self.held.append(received)
+
+    def started_program(self) -> bool:
+        return self.pid is not None or self.ended
+
+    def hand_on(self, received: signal.struct_siginfo) -> None:
         if self.pid is None or self.ended:
             return
+        number = signal.Signals(received.si_signo)
         if self.interrupts > 3:
             number = signal.SIGKILL
         if number == signal.SIGINT and not received.si_pid:
@@ -253,9 +280,9 @@ class _Watch:
             proc.kill([self.pid], number)
 
     def program_lives(self) -> bool:
-        return self.pid is not None and any(
-            process.pid == self.pid for process in proc.descendants(os.getpid())
-        )
+        """Whether the program runs, or has ended and its exit code is about to be told."""
+        living = {process.pid for process in proc.descendants(os.getpid())}
+        return not living.isdisjoint({self.pid, self.wrapper})
 
     def progress(self) -> int:
         """CPU time of nsys's own processes, in clock ticks."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from nvprobe.errors import NvprobeError, ToolError
 from nvprobe.launch import rundir
-from nvprobe.launch.finish import analyse_run, check_capture
+from nvprobe.launch.finish import analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.overhead import Overhead, WindowStatus
@@ -26,7 +26,13 @@ from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
 from nvprobe.launch.target import Target, resolve
-from nvprobe.launch.verify import DISK_FULL, collect, export_report, never_opened
+from nvprobe.launch.verify import (
+    DISK_FULL,
+    collect,
+    export_report,
+    never_opened,
+    no_step_inside,
+)
 from nvprobe.nsys import Nsys
 from nvprobe.ranks import Placement, placement
 from nvprobe.version import __version__
@@ -49,6 +55,11 @@ class Outcome:
     files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problem: str | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is something to analyse: a report or a trace, not a sidecar alone."""
+        return any(not file.name.startswith("sidecar.") for file in self.files)
 
 
 def launch(
@@ -121,7 +132,7 @@ def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) ->
             f"{job.launcher} ended with code {outcome.code} before any rank was recorded"
         )
     elif options.analyze and not ending.interrupted:
-        outcome.notes += analyse_run(folder, options)
+        outcome.notes += analyse_runs(outcome.files, outcome.files[0], options)
     return outcome
 
 
@@ -151,11 +162,18 @@ class _Run:
                 self._collect(temporary, ending, status, outcome)
             except (NvprobeError, OSError) as error:
                 outcome.problem = str(error)
+            except Exception as error:  # ours, and no reason to lose the program's result
+                outcome.problem = f"the capture was not collected ({type(error).__name__}: {error})"
         with suppress(OSError):
             self._write_run_json(outcome, ending, status)
-        if self.options.analyze and not self.in_job and outcome.files:
-            outcome.notes += analyse_run(self.folder, self.options)
+        if self.options.analyze and not self.in_job and outcome.captured:
+            shown = self.folder if self._speaks_for_the_job() else Path()
+            outcome.notes += analyse_runs([self.folder], shown, self.options)
         return outcome
+
+    def _speaks_for_the_job(self) -> bool:
+        """Whether this is the one rank whose summary is printed, among ranks that end together."""
+        return self.place.rank in (None, min(self.options.ranks or [0]))
 
     def _run(self, temporary: Path) -> Ending:
         """Run the program; without nsys where nsys does not get to start it."""
@@ -203,6 +221,9 @@ class _Run:
         plan = self.plan
         if plan.nsys is not None:
             self._collect_nsys(plan.nsys, temporary, ending, status, outcome)
+        window = self.options.window
+        if window.by_steps and status.steps and status.steps == status.opened:
+            outcome.notes.append(no_step_inside(window, status.steps))
         traces = sorted(self.folder.glob("trace.*.json*"))
         outcome.files += traces
         outcome.files += sorted(self.folder.glob("sidecar.*.jsonl"))
@@ -227,6 +248,7 @@ class _Run:
         outcome.notes += capture.notes
         outcome.problem = capture.problem
         if capture.report is None:
+            outcome.problem = why_no_window(self.plan, self.folder) or capture.problem
             with suppress(OSError):
                 shutil.copy(temporary / LOG, self.folder / LOG)
             return

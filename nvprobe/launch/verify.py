@@ -21,7 +21,7 @@ from nvprobe.launch.process import LOG, Ending, disk_full
 from nvprobe.launch.rundir import REPORT
 from nvprobe.nsys import Nsys, export, find_importer, import_qdstrm
 
-__all__ = ["Capture", "collect", "export_report", "never_opened"]
+__all__ = ["Capture", "collect", "export_report", "never_opened", "no_step_inside"]
 
 _SMALLEST_REPORT = 1024
 _LARGE_REPORT = 200 * 2**20
@@ -165,6 +165,14 @@ def never_opened(window: Window, steps: int) -> str:
         f"the capture window ({window}) never opened: no step was seen. Steps are found by the "
         "optimizer or nvprobe.steps(loader); leave out --steps to record the whole run, or use "
         "--duration"
+    )
+
+
+def no_step_inside(window: Window, steps: int) -> str:
+    """A window that opened as the program looked for a batch and found no more."""
+    return (
+        f"the capture window ({window}) holds no step: the program made {steps} steps. "
+        f"Use --steps within 0:{steps}"
     )
 
 

@@ -84,6 +84,11 @@ def _folder(path: Path) -> Format:
         return Format.RUN_FOLDER
     if any((path / f"StringIds.{kind}").is_file() for kind in ("parquet", "arrow")):
         return Format.NSYS_PARQUET
+    ranks = sorted(file.parent.name for file in path.glob("*/run.json"))
+    if ranks:
+        raise unusable(
+            path, f"holds the runs of {len(ranks)} ranks", f"give one of them, such as {ranks[0]}"
+        )
     if next(path.iterdir(), None) is None:
         raise unusable(path, "is an empty folder", "give a run folder or an _pqtdir of nsys export")
     raise unusable(

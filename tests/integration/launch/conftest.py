@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ from nvprobe.nsys import Nsys, find_nsys
 from tests.conftest import ROOT
 
 NVTX_RANGE = 59
+PATIENCE_S = 400
+"""How long anything may take on a loaded machine before its test gives up."""
+_NOT_OURS = ("NVPROBE_", "TMPDIR", "RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI")
+"""Variables of who runs the tests that launches would act upon."""
 
 
 class Result(NamedTuple):
@@ -55,7 +59,7 @@ class Launcher:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environ = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("NVPROBE_")},
+            **{k: v for k, v in os.environ.items() if not k.startswith(_NOT_OURS)},
             "PYTHONPATH": str(ROOT),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "NVPROBE_NSYS": str(shutil.which("nsys") or ""),
@@ -77,7 +81,7 @@ class Launcher:
 
     def finish(self, process: subprocess.Popen[str], stdin: str | None = None) -> Result:
         try:
-            out, err = process.communicate(stdin, timeout=120)
+            out, err = process.communicate(stdin, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -87,8 +91,20 @@ class Launcher:
         pipe = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         return self.finish(self.start(*words, stdin=pipe, **keywords), stdin)
 
-    def wait_for(self, file: str, timeout_s: float = 60) -> Path:
-        """Until the program has made a file."""
+    def run_nvprobe(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Another command of nvprobe, to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "nvprobe", *words],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def wait_for(self, file: str, timeout_s: float = PATIENCE_S) -> Path:
+        """Until the program has made a file; what it holds may be written later."""
         path = self.folder / file
         deadline = time.monotonic() + timeout_s
         while not path.exists():
@@ -103,12 +119,10 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path)
     mark = launcher.environ["NVPROBE_TEST_MARK"] = f"mark-of-{os.getpid()}-{tmp_path.name}"
     yield launcher
-    deadline = time.monotonic() + 3
-    while left_behind(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    left = left_behind(mark)
+    left = left_after_a_while(mark)
     for pid, _ in left:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert left == []
 
 
@@ -131,6 +145,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("a small file system cannot be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def left_after_a_while(mark: str) -> list[tuple[int, str]]:
+    """What still lives once everything that is about to end had the time to."""
+    deadline = time.monotonic() + PATIENCE_S / 4
+    while (left := left_behind(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
 
 
 def left_behind(mark: str) -> list[tuple[int, str]]:

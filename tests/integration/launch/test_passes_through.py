@@ -54,6 +54,11 @@ def test_all_ranges_are_in_the_report_and_the_summary_is_printed(
     assert "outer" in result.err
     assert "analyze" in result.err, "the next command is named"
     assert result.out == ""
+    analysis = json.loads((result.folder / "analysis.json").read_text())
+    assert analysis["schema"] == "nvprobe.analysis/1"
+    assert "outer/inner" in {row["path"] for row in analysis["ranges"]}
+    again = launch.run_nvprobe("analyze", "run", "--json")
+    assert json.loads(again.stdout) == analysis, "that of the command, and it is no input"
 
 
 @pytest.mark.nsys
@@ -107,7 +112,8 @@ def test_what_runs_is_what_dry_run_prints(launch: Launcher, nsys: Nsys) -> None:
 @pytest.mark.nsys
 def test_nothing_of_the_environment_is_written(launch: Launcher, nsys: Nsys) -> None:
     launch.environ["MY_SECRET"] = "sesame-4711"
-    result = launch(launch.script("pass"), "--api-key", "hunter2")
+    result = launch(launch.script("pass"), "--api-key", "hunter2", analyze=True)
+    assert (result.folder / "analysis.json").exists()
     for file in result.folder.iterdir():
         if file.suffix in {".json", ".jsonl"}:
             text = file.read_text()
