@@ -64,7 +64,7 @@ def test_the_program_sees_what_python_gives_it(recorder: Recorder, tmp_path: Pat
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert completed.returncode == 7, completed.stderr
         outputs.append(json.loads(completed.stdout))
@@ -78,7 +78,7 @@ def test_wrong_use_exceptions_and_folders(recorder: Recorder, tmp_path: Path):
             env=recorder.environment(tmp_path),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
 
     assert (start().returncode, start("nowhere.py").returncode) == (2, 2)
@@ -172,13 +172,13 @@ def test_torchrun_children_have_their_rank(recorder: Recorder, tmp_path: Path):
             "-m",
             "torch.distributed.run",
             "--nproc-per-node=2",
-            "--master-port=29653",
+            "--standalone",
             str(script),
         ],
         env=recorder.environment(folder) | {"NVPROBE_SIDECAR": str(tmp_path / "side")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert completed.returncode == 0, completed.stderr[-3000:]
     recording = Recording(folder, completed)

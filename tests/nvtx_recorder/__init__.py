@@ -129,7 +129,7 @@ def build(folder: Path) -> Path:
         [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)],
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     return library
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.nsys import Nsys
-from tests.integration.launch.conftest import Launcher, Result, ranges_in
+from tests.integration.launch.conftest import Launcher, Result, left_after_a_while, ranges_in
 
 pytestmark = pytest.mark.nsys
 
@@ -23,7 +23,7 @@ WAITS = """
     with nvprobe.range("work"):
         pass
     pathlib.Path("ready").touch()
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -44,9 +44,18 @@ def test_a_window_that_never_opens(launch: Launcher, nsys: Nsys) -> None:
 
 
 def test_a_window_without_any_step(launch: Launcher, nsys: Nsys) -> None:
-    result = launch("--steps", "0:5", launch.script("print('no steps')"))
+    result = launch("--steps", "0:5", launch.script("print('no steps')"), analyze=True)
     assert (result.code, result.out) == (0, "no steps\n")
     one_line(result, "no step was seen")
+    assert "analy" not in result.err, "there is nothing to analyse"
+
+
+def test_a_wait_that_finds_no_batch_is_no_step(launch: Launcher, nsys: Nsys) -> None:
+    """A loader without a length is asked once more than it has batches."""
+    program = launch.script("import nvprobe\nfor _ in nvprobe.steps(iter(range(4))): pass")
+    result = launch("--steps", "4:6", program)
+    one_line(result, "holds no step: the program made 4 steps. Use --steps within 0:4")
+    assert result.run["steps"] == 4
 
 
 def test_steps_open_and_close_the_window(launch: Launcher, nsys: Nsys) -> None:
@@ -69,7 +78,7 @@ def test_a_capture_end_that_kills_the_program(launch: Launcher, nsys: Nsys) -> N
     program = launch.script(
         """
         import time, nvprobe
-        for i in nvprobe.steps(range(100)):
+        for i in nvprobe.steps(range(4000)):  # goes on until it is killed
             with nvprobe.range("work"):
                 time.sleep(0.05)
         """
@@ -185,21 +194,11 @@ def test_a_program_that_handles_the_signal_keeps_its_code(launch: Launcher, nsys
 
 
 def test_sigkill_of_nvprobe_leaves_nothing_running(launch: Launcher, nsys: Nsys) -> None:
-    program = launch.script(
-        WAITS.replace(
-            "pathlib.Path", "open('pid','w').write(str(__import__('os').getpid()));pathlib.Path"
-        )
-    )
-    process = launch.start(program)
+    process = launch.start(launch.script(WAITS))
     launch.wait_for("ready")
-    pid = int((launch.folder / "pid").read_text())
     process.kill()
     process.communicate()
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists():
-            break
-        signal.sigtimedwait([], 0.1)
-    assert not Path(f"/proc/{pid}").exists()
+    assert left_after_a_while(launch.environ["NVPROBE_TEST_MARK"]) == []
 
 
 def test_forked_and_spawned_children_are_recorded(launch: Launcher, nsys: Nsys) -> None:
@@ -231,14 +230,12 @@ def test_a_daemon_that_outlives_the_program(launch: Launcher, nsys: Nsys) -> Non
         """
         import subprocess, nvprobe
         with nvprobe.range("work"):
-            child = subprocess.Popen(["sleep", "30"], stdout=-3, stderr=-3, start_new_session=True)
+            child = subprocess.Popen(["sleep", "900"], stdout=-3, stderr=-3, start_new_session=True)
         print(child.pid)
         """
     )
     result = launch(program)
-    os.kill(
-        int(result.out), signal.SIGTERM
-    )  # it lives: what outlives the program is its own affair
+    os.kill(int(result.out), signal.SIGTERM)  # it lives: that is the program's own affair
     assert "work" in result.ranges()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.nsys import Nsys
-from tests.integration.launch.conftest import Launcher, Result, ranges_in
+from tests.integration.launch.conftest import PATIENCE_S, Launcher, Result, ranges_in
 
 pytest.importorskip("torch")
 
@@ -49,7 +49,7 @@ def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
             env=launch.environ,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=PATIENCE_S,
             check=False,
         )
         result = Result(done.returncode, done.stdout, done.stderr, launch.folder / "run")

@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from nvprobe.nsys import Nsys
-from tests.integration.launch.conftest import Launcher, Result, left_behind
+from tests.integration.launch.conftest import Launcher, Result, left_after_a_while
 
 pytestmark = pytest.mark.nsys
 
 PROGRAM = """
-    import sys, time
-    time.sleep(1)
+    import os, pathlib, sys, time
+    pathlib.Path("running").touch()
+    while not os.path.exists("may-end"):
+        time.sleep(0.05)
     print("result")
     sys.exit(5)
 """
 TO_THE_COMMAND = 'while [ "${1#*python}" = "$1" ]; do shift; done'
+UNTIL_IT_RUNS = "while [ ! -e running ]; do sleep 0.05; done"
 
 
 @pytest.fixture
@@ -43,12 +46,14 @@ esac
     return make
 
 
-def run(launch: Launcher) -> Result:
-    options = ["--nsys-timeout", "2", "--nsys-start-timeout", "3"]
+def run(launch: Launcher, *options: str, ends: bool = True) -> Result:
+    """Launch the program; unless it ``ends`` by itself, the stand-in tells it when."""
+    if ends:
+        (launch.folder / "may-end").touch()
     result = launch(*options, launch.script(PROGRAM))
     assert (result.code, result.out) == (5, "result\n"), "the program ran once, to its end"
     assert "Traceback" not in result.err
-    assert left_behind(launch.environ["NVPROBE_TEST_MARK"]) == []
+    assert left_after_a_while(launch.environ["NVPROBE_TEST_MARK"]) == []
     return result
 
 
@@ -68,7 +73,7 @@ def run(launch: Launcher) -> Result:
 )
 def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) -> None:
     stand_in(body)
-    assert says in run(launch).err
+    assert says in run(launch, "--nsys-start-timeout", "3").err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,7 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
     [
         ('"$@"; exec sleep 300', "no progress for 2 s after the program had ended"),
         ('"$@"; trap "" INT TERM; sleep 300 & wait', "no progress for 2 s"),
-        ('"$@" & sleep 0.5; kill -9 $$', "nsys was killed by signal 9"),
+        (f'"$@" & {UNTIL_IT_RUNS}; (sleep 1; touch may-end) & kill -9 $$', "killed by signal 9"),
         ('"$@"; exit 0', "no report was written"),
         (
             '"$@"; echo "No space left on device"; exit 0',
@@ -88,7 +93,8 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
 )
 def test_after_the_program(launch: Launcher, stand_in, after: str, says: str) -> None:
     stand_in(f"{TO_THE_COMMAND}; {after}")
-    result = run(launch)
+    patience = "2" if "no progress" in says else "100"
+    result = run(launch, "--nsys-timeout", patience, ends="may-end" not in after)
     assert says in result.err
     assert "\x1b" not in result.err
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.nvtx_recorder import ROOT
+from nvprobe.nsys import Nsys
+from tests.integration.launch.conftest import Launcher
 
-NSYS = shutil.which("nsys")
-pytestmark = [
-    pytest.mark.nsys,
-    pytest.mark.slow,
-    pytest.mark.skipif(NSYS is None, reason="no nsys on this machine"),
-]
+pytestmark = [pytest.mark.nsys, pytest.mark.slow]
 
 PROGRAM = """
     import nvprobe
@@ -62,26 +54,15 @@ def ranges_of(export: Path) -> list[tuple[str, str | None, int | None]]:
     return [(row[0], names.get(row[1]), row[2]) for row in rows]
 
 
-def test_nsys_records_names_categories_and_payloads(tmp_path: Path):
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM))
-    report = tmp_path / "report"
-    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--export=sqlite"]
-    command = [str(NSYS), "profile", *options, "-o", str(report), sys.executable, str(script)]
-    try:
-        subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            timeout=200,
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip("this nsys hung after the program's end, as 2022.4 at times does")
-    export = report.with_suffix(".sqlite")
-    if not export.exists():
-        pytest.skip("this nsys wrote no report: its importer is missing")
+def test_nsys_records_names_categories_and_payloads(launch: Launcher, nsys: Nsys):
+    """Started by a shell, so that no launcher's bootstrap instruments it: it does so itself."""
+    program = launch.script(PROGRAM)
+    result = launch("sh", "-c", f"{sys.executable} {program}")
+    assert result.code == 0, result.err
+    if result.run["backend"] != "nsys":
+        pytest.skip(f"nsys does not start here: {result.run['notes']}")
+    export = result.folder / "report.sqlite"
+    assert export.exists(), result.err
     recorded = ranges_of(export)
     expected = [
         one
