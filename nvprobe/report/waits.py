@@ -15,7 +15,7 @@ from nvprobe.analyze.waiting.idle import by
 from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.model import Method
 from nvprobe.report.rows import Row, path_texts, records
-from nvprobe.trace import Column
+from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column
 
 __all__ = ["collectives", "host", "idle", "overlap", "syncs"]
 
@@ -137,8 +137,44 @@ def collectives(analysis: Analysis) -> list[Row] | None:
             "gpu_ns": table.gpu_ns.tolist(),
             "exposed_ns": table.exposed_ns.tolist(),
             "longest_ns": table.longest_ns.tolist(),
+            **_messages(analysis),
         }
     )
+
+
+def _messages(analysis: Analysis) -> dict[str, list[Any]]:
+    """What NCCL says of its messages; null where the capture has none of its payloads."""
+    waits, trace = analysis.waits, analysis.attribution.trace
+    assert waits is not None
+    table, carried = waits.collectives, waits.messages
+    names = ("messages", "bytes", "told_ops", "communicators", "reductions", "peers")
+    if carried is None:
+        return {name: [None] * len(table) for name in names}
+    row, found = carried.row, carried.messages
+    known = found.communicator != NO_PAYLOAD
+    number = found.communicator.astype(np.uint64)
+    columns = (
+        table.messages.tolist(),
+        [size if size >= 0 else None for size in table.bytes.tolist()],
+        table.told.tolist(),
+        [[f"0x{c:016x}" for c in group] for group in _each(row[known], number[known], len(table))],
+        [
+            trace.texts(np.array(group, np.int64))
+            for group in _each(row, found.reduction, len(table), NO_NAME)
+        ],
+        _each(row, found.peer, len(table), -1),
+    )
+    return dict(zip(names, columns, strict=True))
+
+
+def _each(row: Column, values: Column, size: int, absent: int | None = None) -> list[list[int]]:
+    """The distinct values of each row but the absent one, in order."""
+    kept = np.ones(len(row), bool) if absent is None else values != absent
+    out: list[list[int]] = [[] for _ in range(size)]
+    pairs = np.unique(np.rec.fromarrays([row[kept], values[kept]]))
+    for place, value in pairs.tolist():
+        out[place].append(value)
+    return out
 
 
 def _labels(labels: list[str], rows: Column) -> list[str | None]:

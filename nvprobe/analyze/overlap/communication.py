@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 from nvprobe.analyze.coverage import Coverage
 from nvprobe.analyze.grouping import counts, distinct, sums
 from nvprobe.analyze.overlap.combinations import Intervals, Work, inclusive_unions
+from nvprobe.analyze.overlap.messages import Messages, carried_messages
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, Table, Trace, column
 
 __all__ = [
     "COLLECTIVES",
+    "Carried",
     "Collectives",
     "collective_names",
     "collectives",
@@ -52,6 +54,20 @@ class Collectives(Table):
     exposed_ns: Column = column("i8")
     """Of it, the time with no compute beside it."""
     longest_ns: Column = column("i8")
+    messages: Column = column("i8")
+    """Messages of NCCL that its kernels are known to carry."""
+    bytes: Column = column("i8")
+    """Their size, -1 where no message is known."""
+    told: Column = column("i8")
+    """Kernels whose messages are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages of NCCL by the row of :class:`Collectives` whose kernels carry them."""
+
+    row: Column
+    messages: Messages
 
 
 def exposed_coverage(stretches: Intervals, devices: int) -> Coverage:
@@ -82,14 +98,16 @@ def exposed_by_path(attribution: Attribution, work: Column, exposed: Coverage) -
     return total
 
 
-def collectives(attribution: Attribution, work: Column, exposed: Coverage) -> Collectives:
-    """Sum communication by kernel name and owner path."""
+def collectives(
+    attribution: Attribution, work: Column, exposed: Coverage
+) -> tuple[Collectives, Carried | None]:
+    """Sum communication by kernel name and owner path; what NCCL says of the messages."""
     ops = attribution.trace.ops
     if ops is None:
-        return Collectives.empty()
+        return Collectives.empty(), None
     rows = np.flatnonzero(attribution.valid & (work == Work.COMMUNICATION))
     if not len(rows):
-        return Collectives.empty()
+        return Collectives.empty(), None
     path = attribution.owner[rows]
     _, code = distinct(ops.name[rows].astype(np.int64) << 32 | (path.astype(np.int64) + 1))
     size = int(code.max()) + 1
@@ -97,6 +115,11 @@ def collectives(attribution: Attribution, work: Column, exposed: Coverage) -> Co
     order = np.lexsort((-duration, code))
     longest = order[runs(code[order])]
     lone = exposed.between(ops.device[rows] + 1, ops.start[rows], ops.end[rows])
+    carried = carried_messages(attribution, rows)
+    messages = Messages.empty() if carried is None else carried
+    of_message = code[np.searchsorted(rows, messages.op)]
+    known = counts(of_message, size)
+    told = counts(code[np.isin(rows, messages.op)], size)
     table = Collectives(
         name=ops.name[rows[longest]],
         path=path[longest],
@@ -104,8 +127,13 @@ def collectives(attribution: Attribution, work: Column, exposed: Coverage) -> Co
         gpu_ns=sums(code, duration, size),
         exposed_ns=sums(code, lone, size),
         longest_ns=duration[longest],
+        messages=known,
+        bytes=np.where(known > 0, sums(of_message, messages.bytes, size), -1),
+        told=told,
     )
-    return table.take(np.lexsort((-table.gpu_ns, -table.exposed_ns)))
+    order = np.lexsort((-table.gpu_ns, -table.exposed_ns))
+    row = np.argsort(order)[of_message]
+    return table.take(order), None if carried is None else Carried(row, carried)
 
 
 def collective_names(trace: Trace, names: Column) -> list[str]:

@@ -14,7 +14,12 @@ from nvprobe.analyze.coverage import Coverage
 from nvprobe.analyze.kernels.classes import classify_ops
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.overlap.combinations import Crowd, exposed_stretches, work_classes
-from nvprobe.analyze.overlap.communication import Collectives, collectives, exposed_coverage
+from nvprobe.analyze.overlap.communication import (
+    Carried,
+    Collectives,
+    collectives,
+    exposed_coverage,
+)
 from nvprobe.analyze.overlap.streams import Streams, streams
 from nvprobe.analyze.overlap.summary import Overlap, overlap
 from nvprobe.analyze.waiting.blocking import synchronising_calls
@@ -42,6 +47,8 @@ class Waits:
     syncs: Syncs
     overlap: Overlap
     collectives: Collectives
+    messages: Carried | None
+    """What NCCL says its kernels carry, where the capture has its payloads."""
     exposed: Coverage
     """Exposed communication per device."""
     work: Column
@@ -98,13 +105,15 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     exposed = exposed_coverage(
         exposed_stretches(attribution, crowd, work), len(attribution.trace.devices)
     )
+    communication, messages = collectives(attribution, work, exposed)
     return Waits(
         streams=lanes,
         gaps=gaps,
         idle=idle,
         syncs=syncs,
         overlap=overlap(attribution, crowd, work, lanes, steps),
-        collectives=collectives(attribution, work, exposed),
+        collectives=communication,
+        messages=messages,
         exposed=exposed,
         work=work,
         host=host_time(attribution, host, idle, lines),
