@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.kernels.work import convolutions_without_work
 from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Attribution, Method
 from nvprobe.trace import Missing, OpKind
@@ -23,7 +24,12 @@ _OPTIONAL = {
 
 def missing(attribution: Attribution, steps: Steps) -> tuple[Missing, ...]:
     """What the loader missed, then what only an attribution shows to be absent."""
-    found = [*attribution.trace.missing, _captured_ranges(attribution), _steps(steps)]
+    found = [
+        *attribution.trace.missing,
+        _captured_ranges(attribution),
+        _steps(steps),
+        _convolutions(attribution),
+    ]
     return tuple(entry for entry in found if entry is not None)
 
 
@@ -60,4 +66,16 @@ def _steps(steps: Steps) -> Missing | None:
         "steps",
         "no range marks one; pauses and library ranges are not taken for steps",
         'loop over nvprobe.steps(loader), or open a range named "step N"',
+    )
+
+
+def _convolutions(attribution: Attribution) -> Missing | None:
+    count = convolutions_without_work(attribution)
+    if not count:
+        return None
+    return Missing(
+        "FLOPs of convolutions",
+        f"{count:,} convolutions are recorded with their shapes, but without stride and padding",
+        "profile with torch.profiler(record_shapes=True) of torch 2.1 or newer; emit_nvtx records "
+        "no arguments",
     )

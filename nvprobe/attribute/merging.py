@@ -198,12 +198,12 @@ def _operators(torch: Trace, place: Column, names: int) -> Operators | None:
     if torch.operators is None:
         return None
     table = torch.operators.take(place[torch.operators.range] >= 0)
-    return dataclasses.replace(
-        table,
-        range=place[table.range],
-        shapes=_shifted_names(table.shapes, names),
-        types=_shifted_names(table.types, names),
-    )
+    texts = {
+        name: _shifted_names(values, names)
+        for name, values in table.columns().items()
+        if name in ("shapes", "types", "arguments")
+    }
+    return dataclasses.replace(table, range=place[table.range], **texts)
 
 
 def _frames(torch: Trace, rows: Column, times: Times, names: int) -> Frames | None:

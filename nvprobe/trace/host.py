@@ -123,6 +123,8 @@ class Operators(Table):
     """Input dimensions as JSON text."""
     types: Column = column("i4")
     """Input types as JSON text."""
+    arguments: Column | None = column("i4", optional=True)
+    """Values of its arguments as JSON, a list of texts, of operators whose work they decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from nvprobe.analyze.kernels.classes import classify_ops
-from nvprobe.analyze.kernels.work import FORMULAS, WorkItems, path_work, work_items
+from nvprobe.analyze.kernels.flops import FORMULAS
+from nvprobe.analyze.kernels.work import WorkItems, path_work, work_items
 from nvprobe.attribute import attribute
 from nvprobe.attribute.model import Attribution
 from nvprobe.load import load
@@ -23,7 +24,13 @@ def _items(path: Path) -> tuple[Attribution, WorkItems]:
     return attribution, items
 
 
+UNSEEN = 256 * 255 // 2
+"""Pairs of 256 positions that causal attention leaves out."""
+CALLS, HEADS, WIDTH = 12, 8 * 8, 64
+
+
 def test_both_sources_count_the_same_flops(corpus: Path) -> None:
+    """But for the half of causal attention: emit_nvtx does not tell that it is causal."""
     sums = []
     for source in SOURCES:
         attribution, items = _items(corpus / source)
@@ -31,7 +38,9 @@ def test_both_sources_count_the_same_flops(corpus: Path) -> None:
         texts = attribution.paths.texts()
         by_path = dict(zip((texts[p] for p in table.path), table.flops.tolist(), strict=True))
         sums.append({p: by_path[p] for p in ("step", "step/forward", "step/backward")})
-    assert sums[0] == sums[1]
+    product = 2 * CALLS * HEADS * UNSEEN * WIDTH
+    unseen = {"step": 7, "step/forward": 2, "step/backward": 5}
+    assert sums[0] == {path: sums[1][path] - n * product for path, n in unseen.items()}
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -1,9 +1,8 @@
-"""Arithmetic done, from the shapes that torch recorded: FLOP/s, bytes/s, intensity, MFU by path.
+"""Arithmetic done, from the inputs that torch recorded: FLOP/s, bytes/s, intensity, MFU by path.
 
-An *item* is one operator instance whose work its input shapes tell (``FORMULAS``) and that launched
-at least one op: the ops whose innermost such operator it is. FLOPs count a multiply-add as two and
-ignore masks (causal attention does half). Bytes are those of inputs and outputs once: a lower
-bound of the traffic. Convolutions are not in the table: stride and padding are no shapes.
+An *item* is one operator instance whose work its inputs tell (:mod:`nvprobe.analyze.kernels.flops`) and
+that launched at least one op: the ops whose innermost such operator it is. Bytes are those of
+inputs and outputs once: a lower bound of the traffic.
 
 ``mfu`` compares with the device's peak for the precision that the item's kernels multiply in,
 over items whose precision is known; see :mod:`nvprobe.analyze.kernels.peaks`.
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +20,13 @@ import pyarrow.compute as pc
 
 from nvprobe.analyze.grouping import push_up, sums
 from nvprobe.analyze.kernels.classes import UNKNOWN, OpClasses, Precision
+from nvprobe.analyze.kernels.flops import CONVOLUTIONS, FORMULAS, Inputs
 from nvprobe.analyze.kernels.peaks import peak_flops
 from nvprobe.attribute.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Table, column
+from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
-__all__ = ["FORMULAS", "PathWork", "WorkItems", "path_work", "work_items"]
+__all__ = ["PathWork", "WorkItems", "convolutions_without_work", "path_work", "work_items"]
 
-Shape = list[int]
 _SIZES, _AFTER_SIZES = ", sizes = ", ", input_op_ids = "
 _ITEM_BYTES = {
     "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8,
@@ -39,67 +37,6 @@ _PRECISION_BYTES = {
     Precision.FP64: 8, Precision.FP32: 4, Precision.TF32: 4, Precision.BF16: 2,
     Precision.FP16: 2, Precision.FP8: 1, Precision.INT8: 1,
 }  # fmt: skip
-
-
-def _product(a: Shape, b: Shape) -> tuple[int, int]:
-    """(FLOPs, elements of the result) of a matrix product, batched or not."""
-    batch = math.prod(a[:-2])
-    rows, inner, columns = a[-2], a[-1], b[-1]
-    return 2 * batch * rows * inner * columns, batch * rows * columns
-
-
-def _mm(shapes: list[Shape]) -> tuple[int, int]:
-    return _product(shapes[0], shapes[1])
-
-
-def _addmm(shapes: list[Shape]) -> tuple[int, int]:
-    return _product(shapes[1], shapes[2])
-
-
-def _attention(query: Shape, key: Shape, value: Shape, products: int) -> tuple[int, int]:
-    """``products`` matrix products over [batch, heads, length, width]."""
-    pairs = math.prod(query[:-2]) * query[-2] * key[-2]
-    flops = 2 * pairs * (query[-1] + value[-1]) * products // 2
-    return flops, math.prod(query[:-1]) * value[-1]
-
-
-def _attention_forward(shapes: list[Shape]) -> tuple[int, int]:
-    return _attention(shapes[0], shapes[1], shapes[2], 2)
-
-
-def _attention_backward(shapes: list[Shape]) -> tuple[int, int]:
-    """Five products: scores again, and the gradients of value, scores, query and key."""
-    flops, _ = _attention(shapes[1], shapes[2], shapes[3], 5)
-    return flops, sum(math.prod(shape) for shape in shapes[1:4])
-
-
-def _elementwise(shapes: list[Shape]) -> tuple[int, int]:
-    """One operation an element of the broadcast result."""
-    tensors = [shape for shape in shapes if shape]
-    result = np.broadcast_shapes(*(tuple(shape) for shape in tensors))
-    return math.prod(result), math.prod(result)
-
-
-_PREFIX = "aten::_scaled_dot_product_"
-FORMULAS: dict[str, Callable[[list[Shape]], tuple[int, int]]] = {
-    "aten::mm": _mm,
-    "aten::bmm": _mm,
-    "aten::addmm": _addmm,
-    "aten::baddbmm": _addmm,
-    **{f"{_PREFIX}{how}_attention": _attention_forward for how in ("flash", "efficient", "cudnn")},
-    **{
-        f"{_PREFIX}{how}_attention_backward": _attention_backward
-        for how in ("flash", "efficient", "cudnn")
-    },
-    **{
-        f"aten::{name}": _elementwise
-        for name in (
-            "add", "add_", "sub", "mul", "mul_", "div", "div_", "relu", "relu_", "gelu", "silu",
-            "sigmoid", "tanh", "exp", "gelu_backward", "threshold_backward",
-        )
-    },
-}  # fmt: skip
-"""Operator → (FLOPs, elements of the result) from the shapes of its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +148,22 @@ class _Known:
     """-1 where types are unknown."""
 
 
+def convolutions_without_work(attribution: Attribution) -> int:
+    """Convolutions of which shapes were recorded and stride and padding were not."""
+    trace, paths = attribution.trace, attribution.paths
+    if trace.ranges is None:
+        return 0
+    names = attribution.names.names
+    named = pc.is_in(names, pa.array(list(CONVOLUTIONS))).to_numpy(zero_copy_only=False)
+    path = attribution.tree.path
+    if not named.any():
+        return 0
+    wanted = (path >= 0) & named[np.where(path >= 0, paths.name[path], 0)]
+    _, shapes, _, arguments = _recorded(trace, wanted)
+    told = pc.greater(pc.binary_length(pc.fill_null(shapes, "")), 0)
+    return int(pc.sum(pc.and_(told, pc.is_null(arguments))).as_py() or 0)
+
+
 def _known_work(attribution: Attribution) -> _Known | None:
     """Parse the shapes of operators that have a formula, each distinct text once."""
     trace = attribution.trace
@@ -221,23 +174,33 @@ def _known_work(attribution: Attribution) -> _Known | None:
     path = attribution.tree.path
     clean = np.where(path >= 0, attribution.paths.name[path], 0)
     has_formula = wanted[clean] & (path >= 0)
-    if trace.operators is not None and len(trace.operators):
-        operators = trace.operators.take(has_formula[trace.operators.range])
-        rows = operators.range
-        texts = (
-            _strings(trace.strings, operators.shapes),
-            _strings(trace.strings, operators.types),
-        )
-    else:
-        rows = np.flatnonzero(has_formula)
-        texts = (_sizes_in_names(trace.strings, trace.ranges.name[rows]), None)
-    flops, elements, size = _computed(names.take(pa.array(clean[rows])), *texts)
+    rows, shapes, types, arguments = _recorded(attribution.trace, has_formula)
+    flops, elements, size = _computed(names.take(pa.array(clean[rows])), shapes, types, arguments)
     good = flops > 0
     place = np.full(len(trace.ranges), NO_ROW, np.int64)
     place[rows[good]] = np.arange(int(good.sum()))
     if not good.any():
         return None
     return _Known(rows[good], place, flops[good], elements[good], size[good])
+
+
+def _recorded(
+    trace: Trace, wanted: Column
+) -> tuple[Column, pa.StringArray, pa.StringArray, pa.StringArray]:
+    """(range rows, shapes, types, arguments) of wanted ranges; null where not recorded."""
+    assert trace.ranges is not None
+    if trace.operators is not None and len(trace.operators):
+        operators = trace.operators.take(wanted[trace.operators.range])
+        shapes, types = (_strings(trace.strings, c) for c in (operators.shapes, operators.types))
+        arguments = operators.arguments
+        none = pa.nulls(len(operators), pa.string())
+        return (
+            operators.range, shapes, types,
+            none if arguments is None else _strings(trace.strings, arguments),
+        )  # fmt: skip
+    rows = np.flatnonzero(wanted)
+    none = pa.nulls(len(rows), pa.string())
+    return rows, _sizes_in_names(trace.strings, trace.ranges.name[rows]), none, none
 
 
 def _strings(strings: pa.StringArray, names: Column) -> pa.StringArray:
@@ -256,37 +219,38 @@ def _sizes_in_names(strings: pa.StringArray, names: Column) -> pa.StringArray:
 
 
 def _computed(
-    names: pa.StringArray, shapes: pa.StringArray, types: pa.StringArray | None
+    names: pa.StringArray,
+    shapes: pa.StringArray,
+    types: pa.StringArray,
+    arguments: pa.StringArray,
 ) -> tuple[Column, Column, Column]:
-    """(FLOPs, elements, bytes or -1) per row; 0 FLOPs where the shapes do not fit the formula."""
-    types = types if types is not None else pa.nulls(len(names), pa.string())
-    key = pc.binary_join_element_wise(
-        names, pc.fill_null(shapes, ""), pc.fill_null(types, ""), "\0"
-    )
-    coded = key.dictionary_encode()
+    """(FLOPs, elements, bytes or -1) per row; 0 FLOPs where the inputs do not fit the formula."""
+    told = (pc.fill_null(texts, "") for texts in (shapes, types, arguments))
+    coded = pc.binary_join_element_wise(names, *told, "\0").dictionary_encode()
     table = [_judged(text) for text in coded.dictionary.to_pylist()]
     columns = np.array(table, np.float64).reshape(len(table), 3)
     return tuple(columns[coded.indices.to_numpy(zero_copy_only=False)].T)
 
 
 def _judged(text: str) -> tuple[float, float, float]:
-    """(FLOPs, elements, bytes or -1) of one operator with its shapes and types."""
-    name, shape_text, type_text = text.split("\0")
+    """(FLOPs, elements, bytes or -1) of one operator: name, shapes, types, arguments."""
     try:
-        shapes = json.loads(shape_text)
-        flops, result = FORMULAS[name](shapes)
-        types = json.loads(type_text) if type_text else []
-        inputs = [math.prod(shape) if shape else 0 for shape in shapes]
-    except (ValueError, IndexError, TypeError, KeyError):
+        name, shapes, types, arguments = text.split("\0")
+        inputs = Inputs.of(shapes, arguments)
+        flops, result = FORMULAS[name](inputs)
+        sizes = [math.prod(shape) if shape else 0 for shape in inputs.shapes]
+        size = _bytes_of(sizes, result, json.loads(types) if types else [])
+        return float(flops), float(sum(sizes) + result), float(size)
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return 0.0, 0.0, -1.0
-    widths = [_ITEM_BYTES.get(kind, 0) for kind in types[: len(inputs)]]
-    told = len(widths) == len(inputs) and widths and max(widths) > 0
-    size = (
-        sum(n * w for n, w in zip(inputs, widths, strict=True)) + result * max(widths)
-        if told
-        else -1
-    )
-    return float(flops), float(sum(inputs) + result), float(size)
+
+
+def _bytes_of(sizes: list[int], result: int, types: list[str]) -> int:
+    """Bytes of inputs and result, the result as wide as the widest input; -1 for unknown types."""
+    widths = [_ITEM_BYTES.get(kind, 0) for kind in types[: len(sizes)]]
+    if len(widths) != len(sizes) or not widths or not max(widths):
+        return -1
+    return sum(n * w for n, w in zip(sizes, widths, strict=True)) + result * max(widths)
 
 
 def _bytes(known: _Known, at: Column, precision: Column) -> Column:

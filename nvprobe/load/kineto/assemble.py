@@ -198,6 +198,7 @@ class _Assembly:
             forward_thread=columns["forward_thread"],
             shapes=self._json(columns["shapes"]),
             types=self._json(columns["types"]),
+            arguments=self._json(columns["arguments"]),
         )
         return ranges, operators
 

@@ -38,6 +38,8 @@ _SYNC_INTEGERS = ("device", "context", "stream", "correlation", "event")
 _OP_INTEGERS = (*_SYNC_INTEGERS[:-1], "graph", "graph_node", "registers", "shared", "bytes")
 _MEMORY_INTEGERS = ("reserved", "allocated", "change", "device_id", "device_type", "address")
 _MODULE = "nn.Module: "
+_DECISIVE = ("conv", "attention")
+"""In names of operators whose work the values of their arguments decide, not shapes alone."""
 _WINDOW_END = "Record Window End"
 
 
@@ -173,6 +175,7 @@ class Collector:
             "external": _external(arguments),
             "shapes": self._json([a.shapes or a.shapes_2020 for a in arguments]),
             "types": self._json([a.types for a in arguments]),
+            "arguments": self._json(list(map(_decisive_values, events))),
         }
 
     def _calls(self, events: list[Any]) -> dict[str, Column]:
@@ -224,6 +227,11 @@ class Collector:
         texts = map(bytes, raws)
         known = self.json
         return np.array([known[text] if text else NO_NAME for text in texts], np.int32)
+
+
+def _decisive_values(event: Any) -> msgspec.Raw:
+    name = event.name
+    return event.args.values if any(part in name for part in _DECISIVE) else msgspec.Raw()
 
 
 def _external(arguments: list[Any]) -> Column:

@@ -41,6 +41,7 @@ _NAMES = {
     "forward_thread": "Fwd thread id",
     "types": "Input type",
     "shapes": "Input Dims",
+    "values": "Concrete Inputs",
     "shapes_2020": "Input dims",
     "reserved": "Total Reserved",
     "allocated": "Total Allocated",
@@ -70,6 +71,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True, rename=_NAMES):
     grid: list[int] | str | None = None
     block: list[int] | str | None = None
     bytes: int = -1
+    values: msgspec.Raw = msgspec.Raw()
     types: msgspec.Raw = msgspec.Raw()
     shapes: msgspec.Raw = msgspec.Raw()
     reserved: int = -1

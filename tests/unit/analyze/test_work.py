@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from nvprobe.analyze import Analysis, analyze
 from nvprobe.analyze.kernels.classes import Precision
+from nvprobe.analyze.kernels.flops import FORMULAS, Inputs
 from nvprobe.analyze.kernels.peaks import peak_flops, tensor_core_gain
-from nvprobe.analyze.kernels.work import FORMULAS, _computed, _sizes_in_names
+from nvprobe.analyze.kernels.work import _computed, _sizes_in_names
+from nvprobe.attribute import attribute
+from nvprobe.load import load
+from nvprobe.report.tables import to_json
 from nvprobe.trace import Devices
+from tests.unit.test_kineto import document, event
 
 SDPA = "aten::_scaled_dot_product_"
 
@@ -44,7 +52,7 @@ def _counted(a: list[int], b: list[int]) -> int:
 def test_flops_are_those_that_loops_count(
     name: str, shapes: list[list[int]], products: list[tuple[list[int], list[int]]]
 ) -> None:
-    assert FORMULAS[name](shapes)[0] == sum(_counted(a, b) for a, b in products)
+    assert FORMULAS[name](Inputs(shapes))[0] == sum(_counted(a, b) for a, b in products)
 
 
 def test_bytes_are_inputs_and_result_once() -> None:
@@ -56,7 +64,7 @@ def test_bytes_are_inputs_and_result_once() -> None:
         '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"]',
         '["float", "float", "Scalar"]', None, '["float"]', None,
     ])  # fmt: skip
-    flops, elements, size = _computed(names, shapes, types)
+    flops, elements, size = _computed(names, shapes, types, pa.nulls(5, pa.string()))
     assert flops.tolist() == [210, 24, 210, 0, 0]
     assert elements.tolist()[:3] == [7 + 15 + 35 + 21, 24 + 6 + 24, 15 + 35 + 21]
     assert size.tolist()[:3] == [2 * (7 + 15 + 35 + 21), 4 * (24 + 6 + 24), -1]
@@ -108,3 +116,49 @@ def test_an_unknown_device_has_no_peak() -> None:
         assert np.isnan(peak_flops(devices, np.array([0]), np.array([Precision.BF16]))[0])
     assert tensor_core_gain(_device(9, 0, 132, 10), 0) == 8
     assert tensor_core_gain(_device(7, 0, 80, 10), 0) is None
+
+
+def _ranges(analysis: Analysis) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(to_json(analysis))["ranges"]
+    return found
+
+
+def _profiled_convolution(tmp_path: Path, **more: object) -> Analysis:
+    """A torch trace of one convolution in one step, its kernel 1 ms long."""
+    kernel = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16"
+    inputs = {
+        "Input Dims": [[8, 64, 56, 56], [128, 64, 3, 3], *[[]] * 7],
+        "Input type": ["float", "float", *["ScalarList"] * 3, *["Scalar"] * 4],
+    }
+    file = tmp_path / "trace.json"
+    file.write_text(
+        document(
+            event("user_annotation", "ProfilerStep#1", "1000.000", "2000.000"),
+            event("cpu_op", "aten::conv2d", "1001.000", "100.000"),
+            event("cpu_op", "aten::cudnn_convolution", "1002.000", "90.000", **inputs, **more),
+            event("cuda_runtime", "cudaLaunchKernel", "1010.000", "5.000", correlation=4),
+            event("kernel", kernel, "1020.000", "1000.000", device=0, stream=7, correlation=4),
+            deviceProperties=[{"id": 0, "name": "H200", "numSms": 132, "computeMajor": 9,
+                               "computeMinor": 0}],
+        )
+    )  # fmt: skip
+    return analyze(attribute(load(file)))
+
+
+def test_a_convolution_with_its_stride_has_work(tmp_path: Path) -> None:
+    told = ["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False", "True"]
+    analysis = _profiled_convolution(tmp_path, **{"Concrete Inputs": told})
+    (step,) = (row for row in _ranges(analysis) if row["path"] == "ProfilerStep")
+    flops = 2 * 8 * 28 * 28 * 128 * 64 * 3 * 3
+    assert step["work"]["flops"] == flops
+    assert step["work"]["flops_per_s"] == pytest.approx(flops / 1e-3)
+    result = 8 * 128 * 28 * 28
+    assert step["work"]["bytes"] == 4 * (8 * 64 * 56 * 56 + 128 * 64 * 9 + result)
+    assert "FLOPs of convolutions" not in [one.what for one in analysis.missing]
+
+
+def test_a_convolution_without_its_stride_has_none_and_the_report_says_so(tmp_path: Path) -> None:
+    analysis = _profiled_convolution(tmp_path)
+    assert all(row["work"] is None for row in _ranges(analysis))
+    (gap,) = (one for one in analysis.missing if one.what == "FLOPs of convolutions")
+    assert gap.why.startswith("1 convolutions are recorded")
