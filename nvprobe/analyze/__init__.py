@@ -74,6 +74,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         operators=[] if operators is None else operators.records(),
         compiled_graphs=[graph.record() for graph in graphs],
         memory=evidence.memory,
+        allocator=evidence.allocator,
         snapshot=snapshot,
         snapshot_peaks=peaks,
         counters=evidence.counters,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from nvprobe.analyze.allocator import AllocatorUse
 from nvprobe.analyze.findings.model import Finding
 from nvprobe.analyze.kernels.counters import CounterUse
 from nvprobe.analyze.kernels.traits import KernelTraits
@@ -60,6 +61,8 @@ class Analysis:
     waits: Waits | None = None
     """Idle causes, synchronising calls, overlap, collectives, host time."""
     memory: Memory | None = None
+    allocator: AllocatorUse | None = None
+    """Counters of torch's caching allocator; None where no sidecar has any."""
     counters: CounterUse | None = None
     compiled_graphs: list[dict[str, Any]] | None = None
     """Rows of compiled graphs by id and phase (analyze.compiled)."""

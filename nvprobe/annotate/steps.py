@@ -20,7 +20,18 @@ from typing import Any, Generic, TypeVar
 from nvprobe.annotate import emitter, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category, Label
 
-__all__ = ["Step", "Steps", "begin", "count", "end", "note_data", "on_step", "step", "steps"]
+__all__ = [
+    "Step",
+    "Steps",
+    "begin",
+    "count",
+    "end",
+    "note_data",
+    "on_step",
+    "on_step_end",
+    "step",
+    "steps",
+]
 
 log = logging.getLogger("nvprobe")
 
@@ -46,6 +57,7 @@ class _Here(threading.local):
 
 _here = _Here()
 _listeners: list[Callable[[int], object]] = []
+_end_listeners: list[Callable[[int], object]] = []
 _begun = 0
 _last_clock = 0
 _verbs: tuple[Callable[[Label], object], Callable[[], object]] | None = None
@@ -66,6 +78,19 @@ def on_step(callback: Callable[[int], object]) -> None:
 def count() -> int:
     """Steps that this process has begun; a wait that found no batch is none."""
     return _begun
+
+
+def on_step_end(callback: Callable[[int], object]) -> None:
+    """Call ``callback(n)`` right after a step's end, when ``n`` have ended."""
+    _end_listeners.append(callback)
+
+
+def _tell(listeners: list[Callable[[int], object]], done: int) -> None:
+    for listener in listeners:
+        try:
+            listener(done)
+        except Exception as error:  # a recorder's trouble is not the program's
+            log.debug("at step %d: %r", done, error)
 
 
 def _push(label: Label) -> object:
@@ -115,11 +140,7 @@ def begin(source: str) -> bool:
     if here.step_depth is not None and not end():
         return False
     index, _begun = _begun, _begun + 1
-    for listener in _listeners:
-        try:
-            listener(index)
-        except Exception as error:  # a recorder's trouble is not the program's
-            log.debug("at step %d: %r", index, error)
+    _tell(_listeners, index)
     here.index, here.source, here.data_ns = index, source, 0
     here.start_ns = time.time_ns()
     here.depth += 1
@@ -138,7 +159,9 @@ def end() -> bool:
     _raw_pop()
     here.depth -= 1
     here.step_depth = None
-    _write(here)
+    ended = time.time_ns()
+    _tell(_end_listeners, here.index + (here.source != "exhausted"))
+    _write(here, ended)
     return True
 
 
@@ -158,17 +181,16 @@ def is_open() -> bool:
     return _here.step_depth is not None
 
 
-def _write(here: _Here) -> None:
+def _write(here: _Here, ended: int) -> None:
     """Write the step and all rows collected in it; the clock about once a second."""
     global _last_clock
     if not sidecar.is_open():
         return
-    now = time.time_ns()
-    row = (here.index, threading.get_native_id(), here.start_ns, now, here.data_ns, here.source)
+    row = (here.index, threading.get_native_id(), here.start_ns, ended, here.data_ns, here.source)
     sidecar.row("step", COLUMNS, row)
     sidecar.flush()
-    if now - _last_clock >= CLOCK_EVERY_NS:
-        _last_clock = now
+    if ended - _last_clock >= CLOCK_EVERY_NS:
+        _last_clock = ended
         sidecar.clock()
 
 

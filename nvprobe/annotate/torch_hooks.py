@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-__all__ = ["available", "hide_from_dynamo", "outside_dynamo", "sequence_number"]
+__all__ = [
+    "allocator_counters",
+    "available",
+    "hide_from_dynamo",
+    "outside_dynamo",
+    "sequence_number",
+]
 
 log = logging.getLogger("nvprobe")
 
@@ -45,6 +51,23 @@ def sequence_number() -> Callable[[], int] | None:
         found()
     except Exception as error:
         _report("sequence numbers", error)
+        return None
+    return found
+
+
+def allocator_counters() -> Callable[[int], Any] | None:
+    """What reads the caching allocator's counters of a device, as a nested dictionary.
+
+    ``torch.cuda.memory_stats_as_nested_dict`` (1.8 to 2.13); None until the program itself has
+    begun to use CUDA, which this never does.
+    """
+    try:
+        cuda = sys.modules["torch"].cuda
+        if not cuda.is_initialized():
+            return None
+        found: Callable[[int], Any] = cuda.memory_stats_as_nested_dict
+    except Exception as error:
+        _report("counters of the allocator", error)
         return None
     return found
 

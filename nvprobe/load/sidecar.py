@@ -18,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.errors import InputError
+from nvprobe.load.allocator import allocator_samples
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
+    AllocatorSamples,
     CaptureRanges,
     CompileSpan,
     GraphBreak,
@@ -50,6 +52,8 @@ class SidecarFile:
     modules: dict[str, list[Any]]
     """Columns of the module rows."""
     warnings: list[str]
+    allocator: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Readings of the allocator's counters."""
 
 
 def read_sidecar(path: str | Path) -> SidecarFile:
@@ -85,6 +89,9 @@ def _take(line: dict[str, Any], found: SidecarFile) -> None:
         for row in line.get("rows", []):
             for name, value in zip(columns, row, strict=False):
                 found.modules[name].append(value)
+    elif kind == "allocator":
+        columns = line.get("columns", [])
+        found.allocator += [dict(zip(columns, row, strict=False)) for row in line.get("rows", [])]
     elif kind == "truncated":
         found.warnings.append(
             f"{found.file}: the sidecar reached its limit; later rows are missing"
@@ -122,6 +129,7 @@ class _Merger:
         self.rank = original.processes.rank.copy()
         self.modules: list[ModuleCalls] = [ModuleCalls.empty()]
         self.captures: list[CaptureRanges] = [CaptureRanges.empty()]
+        self.allocator: list[AllocatorSamples] = []
         self.parts: dict[str, list[Any]] = defaultdict(list)
         self.sources: list[Source] = []
         self.warnings: list[str] = []
@@ -141,6 +149,8 @@ class _Merger:
             self.rank[process] = rank
         shift = self._shift(process)
         self.modules.append(self._modules(file.modules, process, shift))
+        if file.allocator and shift is not None:
+            self.allocator.append(allocator_samples(self.original, file.allocator, process, shift))
         for line in file.lines["cudagraph"]:
             if line.get("event") == "capture":
                 self.captures.append(self._capture(line, process, shift))
@@ -158,6 +168,7 @@ class _Merger:
         sidecar = Sidecar(
             modules=_joined(self.modules),
             captures=_joined(self.captures),
+            allocator=_joined(self.allocator) if self.allocator else None,
             **{name: tuple(values) for name, values in self.parts.items()},
         )
         strings = pa.concat_arrays([whole.strings, pa.array(self.texts, pa.string())])

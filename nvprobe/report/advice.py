@@ -12,7 +12,8 @@ from nvprobe.analyze.kernels.classes import UNKNOWN, Activity, Family, Precision
 from nvprobe.analyze.kernels.counters import METRICS, Averages, Bound
 from nvprobe.analyze.kernels.occupancy import Limiter
 from nvprobe.analyze.memory import Memory
-from nvprobe.trace import Column
+from nvprobe.analyze.model import UNKNOWN as UNCOUNTED
+from nvprobe.trace import Column, Table
 
 __all__ = [
     "counters",
@@ -134,12 +135,18 @@ def _averages(table: Averages) -> list[Row]:
 
 
 def memory(analysis: Analysis) -> Row | None:
-    """Memory by device, step and path; null where no allocation was recorded."""
-    use, snapshot = analysis.memory, _snapshot(analysis)
-    if use is None:
-        return None if snapshot is None else {"snapshot": snapshot}
+    """Memory by device, step and path, each with its source; null where nothing was recorded."""
+    use, snapshot, counted = analysis.memory, _snapshot(analysis), _allocator(analysis)
+    if use is None and snapshot is None and counted is None:
+        return None
+    row: Row = {"snapshot": snapshot, "allocator": counted}
+    return row if use is None else {**row, **_events(analysis, use)}
+
+
+def _events(analysis: Analysis, use: Memory) -> Row:
+    """What allocation events tell."""
     return {
-        "snapshot": snapshot,
+        "source": "allocation events",
         "from_zero": use.from_zero,
         "devices": _memory_devices(analysis, use),
         "steps": [
@@ -158,6 +165,37 @@ def memory(analysis: Analysis) -> Row | None:
             for path, row in zip(use.paths.path.tolist(), _path_memory(use), strict=True)
         ],
     }
+
+
+def _allocator(analysis: Analysis) -> Row | None:
+    """What torch's caching allocator counted, read between steps."""
+    use = analysis.allocator
+    if use is None:
+        return None
+    ids = [*analysis.attribution.trace.devices.id.tolist(), None]
+    devices = [
+        {
+            "device": ids[row.pop("device")],
+            "capacity_bytes": _known(row.pop("capacity_bytes")),
+            **{name: None if value == UNCOUNTED else value for name, value in row.items()},
+        }
+        for row in _records(use.devices)
+    ]
+    steps = [
+        {
+            "index": int(analysis.steps.index[row.pop("step")]),
+            "device": ids[row.pop("device")],
+            **{name: None if value == UNCOUNTED else value for name, value in row.items()},
+        }
+        for row in _records(use.steps)
+    ]
+    return {"source": "allocator counters, read between steps", "devices": devices, "steps": steps}
+
+
+def _records(table: Table) -> list[Row]:
+    names = table.columns()
+    rows = zip(*(values.tolist() for values in names.values()), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _snapshot(analysis: Analysis) -> Row | None:

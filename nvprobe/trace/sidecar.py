@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nvprobe.trace.table import Column, Table, column
 
 __all__ = [
+    "AllocatorSamples",
     "CaptureRanges",
     "CompileSpan",
     "GraphBreak",
@@ -52,6 +53,34 @@ class CaptureRanges(Table):
     name: Column = column("i4")
     category: Column = column("i4")
     """``module`` for a module's range, else no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSamples(Table):
+    """Counters of torch's caching allocator, one row a reading and device; -1 where unknown.
+
+    Those that only grow count from the program's begin, and peaks too unless the program resets
+    them.
+    """
+
+    process: Column = column("i4")
+    device: Column = column("i4")
+    """Row of the trace's devices, ``NO_ROW`` where it is not known which one it is."""
+    ordinal: Column = column("i4")
+    """torch's number of the device in this process."""
+    time: Column = column("i8")
+    """Between two steps."""
+    allocated: Column = column("i8")
+    reserved: Column = column("i8")
+    """Bytes held from the driver."""
+    peak_allocated: Column = column("i8")
+    peak_reserved: Column = column("i8")
+    retries: Column = column("i8")
+    """Allocations that the driver refused until all cached memory had been given back."""
+    device_allocs: Column = column("i8")
+    """Calls of cudaMalloc and its kin."""
+    device_frees: Column = column("i8")
+    out_of_memory: Column = column("i8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +182,5 @@ class Sidecar:
     syncs: tuple[SyncSource, ...] = ()
     roots: tuple[str, ...] = ()
     """Class names of the models whose modules were given ranges."""
+    allocator: AllocatorSamples | None = None
+    """None where no counters were sampled."""

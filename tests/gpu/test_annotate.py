@@ -91,3 +91,33 @@ def test_a_step_costs_little_more(tmp_path: Path):
     row = script().compare("large", False, "", 2, tmp_path)
     assert row["ratio"] is not None, row
     assert row["ratio"] < 1.02, row
+
+
+def test_the_allocators_counters_are_read_between_steps(tmp_path: Path):
+    """A tensor kept each step; a reading costs a small part of a millisecond."""
+    code = """
+import time
+import nvprobe
+nvprobe.instrument()
+import torch
+kept = []
+for step in range(6):
+    with nvprobe.step():
+        kept.append(torch.empty(8 << 20, dtype=torch.uint8, device="cuda"))
+        time.sleep(0.05)
+counters = torch.cuda.memory_stats_as_nested_dict
+begin = time.process_time_ns()
+for _ in range(1000):
+    counters(0)
+print((time.process_time_ns() - begin) / 1000)
+"""
+    cost_ns = float(run(code, tmp_path, NVPROBE_SIDECAR=str(tmp_path / "side")))
+    rows = [
+        dict(zip(line["columns"], row, strict=True))
+        for line in lines_of(tmp_path / "side", "allocator")
+        for row in line["rows"]
+    ]
+    level = {row["steps"]: row["allocated"] for row in rows if row["steps"] >= 1}
+    assert [level[step] for step in range(1, 7)] == [step * (8 << 20) for step in range(1, 7)]
+    assert all(row["device_allocs"] >= 1 for row in rows if row["steps"])
+    assert cost_ns < 500_000

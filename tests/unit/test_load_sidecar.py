@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 
 from nvprobe.errors import InputError
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
-from nvprobe.trace import Devices, Marks, Processes, Source, Threads, Trace
+from nvprobe.trace import Devices, Marks, Ops, Processes, Source, Threads, Trace
 
 HEADER = {"kind": "header", "schema": "nvprobe.sidecar/1", "nvprobe": "1", "pid": 70, "rank": 2}
+FIELDS = [one.name for one in dataclasses.fields(Ops) if one.name != "device"]
 ORIGIN = 1_700_000_000_000_000_000
 
 
@@ -165,3 +167,25 @@ def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:
     file = read_sidecar(path)
     assert file.modules["first_seq"] == list(range(300))
     assert file.warnings == []
+
+
+def test_readings_of_the_allocator(tmp_path: Path) -> None:
+    """Devices are those the process used, in order; what is unknown or damaged is -1."""
+    columns = ["steps", "device", "time_ns", "allocated", "retries", "device_allocs"]
+    rows = [[0, 1, ORIGIN + 7, 11, 2, None], [0, 3, ORIGIN + 9, 1 << 70, 2, 5],
+            [0, 1, "soon", 1, 1, 1]]  # fmt: skip
+    line = {"kind": "allocator", "columns": columns, "rows": rows}
+    plain = trace()
+    ops = Ops(**{name: np.array([0, 0, 0]) for name in FIELDS}, device=np.array([6, 2, 6]))
+    for used, device in ((ops, [2, 6]), (None, [-1, -1])):
+        known = dataclasses.replace(plain, ops=used)
+        side = merge_sidecars(known, [read_sidecar(write(tmp_path, HEADER, line))]).sidecar
+        found = side.allocator
+        assert found.device.tolist() == device
+        assert found.ordinal.tolist() == [1, 3]
+        assert found.time.tolist() == [7, 9]
+        assert found.allocated.tolist() == [11, -1]
+        assert found.device_allocs.tolist() == [-1, 5]
+        assert found.reserved.tolist() == [-1, -1]
+    side = merge_sidecars(plain, [read_sidecar(write(tmp_path, HEADER, MODULES))]).sidecar
+    assert side.allocator is None

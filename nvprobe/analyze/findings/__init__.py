@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from nvprobe.analyze.allocator import allocator_use
 from nvprobe.analyze.findings.capture import memory_limit, profiler_cost
 from nvprobe.analyze.findings.compilation import compilation, graph_breaks
 from nvprobe.analyze.findings.dominance import latency_bound_kernel, underfilled_kernel
@@ -85,6 +86,7 @@ def gather(
         fit=launch_fit(attribution.trace),
         work=work_items(attribution, classes),
         memory=memory(attribution, steps),
+        allocator=allocator_use(attribution, steps),
         counters=counter_use(attribution),
         lost_launches=len(lost),
         suspect=suspect,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,32 +17,97 @@ NEAR = 0.9
 COSTLY = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """The fullest that one process made one GPU; -1 where it is not known."""
+
+    path: int
+    used: int
+    """Bytes in tensors."""
+    held: int
+    """Bytes taken from the driver, a cache included."""
+    capacity: int
+    retries: int
+
+
 def memory_limit(evidence: Evidence) -> Iterator[Finding]:
-    """The peak comes within a tenth of the device's memory. It saves no time, but a crash."""
-    if evidence.memory is None or not evidence.memory.from_zero:
-        return
+    """The peak comes within a tenth of the device's memory. It saves no time, but a crash.
+
+    Events without a known begin only add to what was there before, so their peak is a lower bound.
+    """
+    levels = _of_counters(evidence)
+    for key, level in _of_events(evidence).items():  # events know the path, counters the retries
+        known = levels.get(key, level)
+        used, held = max(level.used, known.used), max(level.held, known.held)
+        levels[key] = _Level(level.path, used, held, level.capacity, known.retries)
+    for level in levels.values():
+        full = level.capacity > 0 and max(level.used, level.held) >= NEAR * level.capacity
+        if full or level.retries > 0:
+            yield _near_limit(evidence, level)
+
+
+def _of_events(evidence: Evidence) -> dict[tuple[int, int], _Level]:
+    if evidence.memory is None:
+        return {}
     use = evidence.memory.devices
-    level = np.maximum(use.peak_bytes, use.peak_reserved_bytes)
-    for row in np.flatnonzero((use.capacity_bytes > 0) & (level >= NEAR * use.capacity_bytes)):
-        path = int(use.peak_path[row])
-        yield Finding(
-            id="memory_near_limit",
-            title=f"Memory peaks at {level[row] / use.capacity_bytes[row]:.0%} of the GPU's, in "
-            f"{named(evidence.attribution.paths, path)}",
-            path=path,
-            sources=(),
-            evidence={
-                "peak_bytes": int(use.peak_bytes[row]),
-                "reserved_bytes": int(use.peak_reserved_bytes[row]),
-                "capacity_bytes": int(use.capacity_bytes[row]),
-            },
-            saves_ns=(0, 0),
-            advice=(
-                "torch.cuda.memory._dump_snapshot and nvprobe analyze --memory-snapshot show who "
-                "holds it",
-                "activation checkpointing where most of it is passing",
-            ),
+    of_torch = evidence.memory.from_zero  # what nsys records is the driver's
+    return {
+        (process, device): _Level(
+            path, peak if of_torch else -1, reserved if of_torch else peak, capacity, -1
         )
+        for process, device, path, peak, reserved, capacity in zip(
+            *(c.tolist() for c in (use.process, use.device, use.peak_path, use.peak_bytes,
+                                   use.peak_reserved_bytes, use.capacity_bytes)),
+            strict=True,
+        )
+    }  # fmt: skip
+
+
+def _of_counters(evidence: Evidence) -> dict[tuple[int, int], _Level]:
+    if evidence.allocator is None:
+        return {}
+    use = evidence.allocator.devices
+    return {
+        (process, device): _Level(-1, peak, reserved, capacity, retries)
+        for process, device, peak, reserved, capacity, retries in zip(
+            *(c.tolist() for c in (use.process, use.device, use.peak_bytes,
+                                   use.peak_reserved_bytes, use.capacity_bytes, use.retries)),
+            strict=True,
+        )
+    }  # fmt: skip
+
+
+def _near_limit(evidence: Evidence, level: _Level) -> Finding:
+    where = f", in {named(evidence.attribution.paths, level.path)}" if level.path >= 0 else ""
+    most = max(level.used, level.held)
+    if level.retries > 0:
+        title = f"The GPU is full: torch gave its cache back {level.retries} times to go on"
+    elif level.used >= NEAR * level.capacity:
+        title = f"Memory in use peaks at {most / level.capacity:.0%} of the GPU's{where}"
+    else:
+        title = f"{most / level.capacity:.0%} of the GPU's memory is taken from the driver{where}"
+    return Finding(
+        id="memory_near_limit",
+        title=title,
+        path=level.path,
+        sources=(),
+        evidence={
+            "peak_bytes": _known(level.used),
+            "reserved_bytes": _known(level.held),
+            "capacity_bytes": _known(level.capacity),
+            "retries": _known(level.retries),
+        },
+        saves_ns=(0, 0),
+        advice=(
+            "torch.cuda.memory._dump_snapshot and nvprobe analyze --memory-snapshot show who "
+            "holds it",
+            "activation checkpointing where most of it is passing",
+        ),
+    )
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def profiler_cost(evidence: Evidence) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from nvprobe.analyze.allocator import AllocatorUse
 from nvprobe.analyze.kernels.classes import OpClasses
 from nvprobe.analyze.kernels.counters import CounterUse
 from nvprobe.analyze.kernels.occupancy import LaunchFit
@@ -65,6 +66,7 @@ class Evidence:
     fit: LaunchFit | None
     work: WorkItems | None
     memory: Memory | None
+    allocator: AllocatorUse | None
     counters: CounterUse | None
     lost_launches: int
     """Launch calls without any GPU record: with more than one in a hundred, idle means nothing."""

@@ -1,6 +1,6 @@
 """Arithmetic done, from the inputs that torch recorded: FLOP/s, bytes/s, intensity, MFU by path.
 
-An *item* is one operator instance whose work its inputs tell (:mod:`nvprobe.analyze.kernels.flops`) and
+An *item* is one operator instance whose work its inputs tell (see ``flops``) and
 that launched at least one op: the ops whose innermost such operator it is. Bytes are those of
 inputs and outputs once: a lower bound of the traffic.
 

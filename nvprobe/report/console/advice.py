@@ -9,10 +9,11 @@ from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.findings import Finding
-from nvprobe.report.console.format import percent, plain, size, time
+from nvprobe.analyze.model import UNKNOWN
+from nvprobe.report.console.format import count, percent, plain, size, time
 from nvprobe.report.console.view import TreeView
 
-__all__ = ["findings", "memory_peak"]
+__all__ = ["findings", "memory_peak", "memory_use"]
 
 _STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
 _HOLDERS = 8
@@ -31,6 +32,63 @@ def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
         Text("Findings", "bold"),
         *(_one(number, one, window) for number, one in enumerate(found, 1)),
     )
+
+
+def memory_use(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+    """Peak of each GPU, growth and driver calls a step, and who says so."""
+    heads = [*_peaks_of_events(analysis), *_peaks_counted(analysis)]
+    return Group(*(Text.assemble(("Memory", "bold"), head) for head in heads)) if heads else None
+
+
+def _peaks_of_events(analysis: Analysis) -> list[str]:
+    use = analysis.memory
+    if use is None:
+        return []
+    paths, table, out = analysis.attribution.paths, use.devices, []
+    for row, device in enumerate(table.device.tolist()):
+        path = int(table.peak_path[row])
+        more = "" if use.from_zero else " more than before the window"
+        where = f" in {plain(paths.text(path)).plain}" if path >= 0 else ""
+        out.append(
+            f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))}{more}"
+            f"{_of(table.capacity_bytes[row])}{where}"
+            f"{_grows(int(table.growth_bytes[row]), 'in the window')} (allocation events)"
+        )
+    return out
+
+
+def _peaks_counted(analysis: Analysis) -> list[str]:
+    if analysis.allocator is None:
+        return []
+    table, out = analysis.allocator.devices, []
+    for row, device in enumerate(table.device.tolist()):
+        counted = (table.device_allocs[row], table.device_frees[row], table.retries[row])
+        taken, given, retries = ("–" if n == UNKNOWN else f"{n:,}" for n in counted)
+        calls = (
+            f"; in {count(int(table.steps[row]), 'step')} {taken} allocations and {given} frees "
+            f"of the driver, {retries} retries"
+        )
+        out.append(
+            f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))} in use, "
+            f"{size(int(table.peak_reserved_bytes[row]))} reserved{_of(table.capacity_bytes[row])}"
+            f"{_grows(int(table.growth_bytes[row]), 'a step')}{calls if table.steps[row] else ''}"
+            " (allocator counters)"
+        )
+    return out
+
+
+def _gpu(analysis: Analysis, device: int) -> str:
+    return f"GPU {int(analysis.attribution.trace.devices.id[device])}" if device >= 0 else "a GPU"
+
+
+def _of(capacity: int) -> str:
+    return f" of {size(int(capacity))}" if capacity > 0 else ""
+
+
+def _grows(growth: int, over: str) -> str:
+    if growth in (0, UNKNOWN):
+        return ""
+    return f", {'+' if growth > 0 else '-'}{size(abs(growth))} {over}"
 
 
 def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:

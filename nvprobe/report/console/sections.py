@@ -11,7 +11,7 @@ from rich.text import Text
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.attribute.model import Method
 from nvprobe.report.console import waits
-from nvprobe.report.console.advice import findings, memory_peak
+from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.format import (
     count,
     kernel_name,
@@ -290,6 +290,7 @@ def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
 SECTIONS = (
     verdict,
     findings,
+    memory_use,
     memory_peak,
     ledger,
     devices,
