@@ -12,6 +12,7 @@ import pyarrow as pa
 from nvprobe.load.lacks import lacks
 from nvprobe.load.nsys_callchains import read_callchains
 from nvprobe.load.nsys_device import (
+    counters_of,
     read_counters,
     read_cuda_events,
     read_memory,
@@ -19,6 +20,7 @@ from nvprobe.load.nsys_device import (
     read_payload_fields,
 )
 from nvprobe.load.nsys_frames import CALLCHAINS, OS_STACKS, SAMPLE_STACKS, UNKNOWN, Frames
+from nvprobe.load.nsys_generic_metrics import read_generic_metrics
 from nvprobe.load.nsys_host import (
     read_library_calls,
     read_os_calls,
@@ -64,7 +66,8 @@ def assemble(tables: Tables, source: Source) -> Trace:
     frames = Frames.read(tables)
     pool = StringPool()
     people = People.found(frames, tables, pool)
-    gpus = Gpus.found(people, tables, pool)
+    generic = read_generic_metrics(frames, tables, pool)
+    gpus = Gpus.found(people, tables, pool, None if generic is None else generic.type)
     names = Names(frames, tables, pool, people.thread_names)
     decoded = decode_payloads(frames, tables, pool)
     strings = pool.freeze()
@@ -91,7 +94,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
         graph_nodes=read_graph_nodes(frames, people),
         overheads=read_overheads(frames, people, names),
         memory=read_memory(frames, people, gpus, calls),
-        counters=read_counters(frames, gpus, names, tables),
+        counters=counters_of(generic, gpus, pool) or read_counters(frames, gpus, names, tables),
         cuda_events=read_cuda_events(frames, people, gpus),
         os_calls=read_os_calls(frames, people, names),
         os_stacks=read_callchains(frames, names, OS_STACKS),

@@ -13,8 +13,10 @@ from nvprobe.load.nsys_frames import (
     UNKNOWN,
     Frames,
 )
+from nvprobe.load.nsys_generic_metrics import GenericMetrics
 from nvprobe.load.nsys_identities import Gpus, People, metric_devices
 from nvprobe.load.nsys_names import Names
+from nvprobe.load.strings import StringPool
 from nvprobe.load.tables import Tables
 from nvprobe.trace import (
     NO_DEVICE,
@@ -30,6 +32,7 @@ from nvprobe.trace import (
 )
 
 __all__ = [
+    "counters_of",
     "read_counters",
     "read_cuda_events",
     "read_memory",
@@ -65,6 +68,18 @@ def read_counters(frames: Frames, gpus: Gpus, names: Names, tables: Tables) -> C
         time=rows.ints("timestamp", 0),
         metric=label[type_codes, metric_codes],
         value=rows.ints("value", 0),
+    )
+
+
+def counters_of(samples: GenericMetrics | None, gpus: Gpus, pool: StringPool) -> Counters | None:
+    """Samples of GPU metrics that the export holds as generic events."""
+    if samples is None:
+        return None
+    return Counters(
+        device=np.searchsorted(gpus.ids, metric_devices(samples.type)),
+        time=samples.time,
+        metric=pool.rows(samples.names)[samples.metric],
+        value=samples.value,
     )
 
 

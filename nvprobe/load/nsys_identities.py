@@ -197,8 +197,10 @@ class Gpus:
     people: People
 
     @classmethod
-    def found(cls, people: People, tables: Tables, pool: StringPool) -> Gpus:
-        """All GPUs that are described or used."""
+    def found(
+        cls, people: People, tables: Tables, pool: StringPool, sampled: Column | None = None
+    ) -> Gpus:
+        """All GPUs that are described or used, or of these types of ``sampled`` metrics."""
         gpus, cuda = tables.read("TARGET_INFO_GPU"), tables.read("TARGET_INFO_CUDA_GPU")
         ordinals = _ordinals(tables.read("TARGET_INFO_CUDA_DEVICE"), gpus, cuda)
         described = [_describe_gpus(rows) for rows in (gpus, cuda) if rows is not None]
@@ -206,7 +208,7 @@ class Gpus:
             ordinals.get((pid, ordinal), ordinal)
             for pid, ordinal in _used(people)
             if ordinal != UNKNOWN
-        } | _sampled(people.frames)
+        } | _sampled(people.frames, sampled)
         known: dict[int, dict[str, object]] = {}
         for device, facts in (item for table in reversed(described) for item in table.items()):
             known.setdefault(device, {}).update(facts)
@@ -259,9 +261,10 @@ def metric_devices(types: Column) -> Column:
     return devices
 
 
-def _sampled(frames: Frames) -> set[int]:
+def _sampled(frames: Frames, types: Column | None) -> set[int]:
     """GPUs whose metrics were sampled."""
-    types = frames.encoded(METRICS, "typeId")[0] if METRICS in frames.rows else np.empty(0, int)
+    if types is None:
+        types = frames.encoded(METRICS, "typeId")[0] if METRICS in frames.rows else np.empty(0, int)
     return set(metric_devices(types).tolist())
 
 

@@ -66,6 +66,9 @@ COLUMNS: dict[str, str] = {
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": f"{_TIMES} globalPid deviceId address numberOfPageFaults",
     "GPU_METRICS": "timestamp typeId metricId value",
     "TARGET_INFO_GPU_METRICS": "typeId metricId metricName",
+    "GENERIC_EVENTS": "rawTimestamp timestamp typeId data",
+    "GENERIC_EVENT_SOURCES": "sourceId nameId data",
+    "GENERIC_EVENT_TYPES": "typeId sourceId",
     "OSRT_API": f"{_TIMES} globalTid nameId nestingLevel callchainId",
     "OSRT_CALLCHAINS": "id symbol stackDepth",
     "COMPOSITE_EVENTS": "id start cpu globalTid",
@@ -96,7 +99,9 @@ COLUMNS: dict[str, str] = {
 }
 """What is read of each table. A table may carry a suffix ``_V2``, ``_V3``, … of its layout."""
 
-_TEXTS = frozenset({"text", "value", "name", "jsonText", "busLocation", "pciBusId", "metricName"})
+_TEXTS = frozenset(
+    {"text", "value", "name", "data", "jsonText", "busLocation", "pciBusId", "metricName"}
+)
 _NUMBERS = frozenset({("GPU_METRICS", "value"), ("NVTX_PAYLOAD_ENUM_ENTRIES", "value")})
 _BLOBS = frozenset({("NVTX_EVENTS", "binaryData")})
 

@@ -27,16 +27,17 @@ from nvprobe.trace import Counters as Samples
 __all__ = ["METRICS", "Averages", "Bound", "CounterUse", "counter_use"]
 
 METRICS: tuple[tuple[str, str], ...] = (
-    ("sm_active", r"^SMs? Active\b.*%"),
-    ("sm_issue", r"^SM Issue\b.*%"),
-    ("tensor_active", r"^Tensor Active\b.*%"),
-    ("dram_read", r"^DRAM Read\b.*%"),
-    ("dram_write", r"^DRAM Write\b.*%"),
-    ("pcie_rx", r"^PCIe (RX|Read)\b.*%"),
-    ("pcie_tx", r"^PCIe (TX|Write)\b.*%"),
-    ("clock_mhz", r"^GPC Clock\b.*MHz"),
+    ("sm_active", r"^SMs? Active\b([^\[]*|.*%.*)$"),
+    ("sm_issue", r"^SM Issue\b([^\[]*|.*%.*)$"),
+    ("tensor_active", r"^Tensor Active\b([^\[]*|.*%.*)$"),
+    ("dram_read", r"^DRAM Read\b([^\[]*|.*%.*)$"),
+    ("dram_write", r"^DRAM Write\b([^\[]*|.*%.*)$"),
+    ("pcie_rx", r"^PCIe (RX|Read)\b([^\[]*|.*%.*)$"),
+    ("pcie_tx", r"^PCIe (TX|Write)\b([^\[]*|.*%.*)$"),
+    ("clock_mhz", r"^GPC Clock\b([^\[]*|.*MHz.*)$"),
 )
-"""(column, pattern of the recorded name); percentages of the device's peak."""
+"""(column, pattern of the recorded name); percentages of the device's peak, whether the name says
+so or, before 2023, tells no unit."""
 FEW_SAMPLES = 3
 HIGHEST_MHZ = 100_000.0
 TENSOR, DRAM, IDLE = 40.0, 60.0, 20.0
