@@ -101,8 +101,8 @@ def test_without_samples_there_are_none(tmp_path: Path) -> None:
 
 def test_their_averages_need_no_unit(tmp_path: Path) -> None:
     events = [
-        _sample(t, SM_Active=80, Tensor_Active=50, DRAM_Read_Throughput=3, DRAM_Write_Throughput="2",
-                GPC_Clock_Frequency=1_500_000_000)
+        _sample(t, SM_Active=80, Tensor_Active=50, DRAM_Read_Throughput=3,
+                DRAM_Write_Throughput="2", GPC_Clock_Frequency=1_500_000_000)
         for t in range(0, 1001, 100)
     ]  # fmt: skip
     found = document(analyze(attribute(_load(tmp_path, events))))
