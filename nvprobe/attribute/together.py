@@ -37,10 +37,12 @@ _PACKED = 14
 _PROFILES = (Format.NSYS_SQLITE, Format.NSYS_PARQUET, Format.NSYS_REPORT)
 
 
-def load(*inputs: str | os.PathLike[str]) -> Trace:
+def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> Trace:
     """One Trace of one input, or of several of one run (profile, torch trace, sidecars).
 
-    A run folder stands for what is in it. Raises :class:`~nvprobe.errors.InputError` where an
+    A run folder stands for what is in it. ``python_stacks`` says whether the Python frames of a
+    torch trace are read, which give source lines; by default they are, but of traces of more than
+    a gigabyte of text. Raises :class:`~nvprobe.errors.InputError` where an
     input cannot be read or two of them are not of one program.
     """
     files = [(path, sniff(path)) for path in _files(inputs)]
@@ -55,28 +57,34 @@ def load(*inputs: str | os.PathLike[str]) -> Trace:
         )
     if not profiles and not traces:
         raise UsageError("a sidecar alone has no GPU work; give the profile it was written beside")
-    whole = _loaded(profiles, traces)
+    whole = _loaded(profiles, traces, python_stacks)
     return merge_sidecars(whole, [read_sidecar(path) for path in sidecars]) if sidecars else whole
 
 
-def _loaded(profiles: list[Path], traces: list[Path]) -> Trace:
+def _loaded(profiles: list[Path], traces: list[Path], stacks: bool | None) -> Trace:
     if not profiles:
-        return _torch(traces[0])
+        return _torch(traces[0], stacks)
     profile = load_one(profiles[0])
-    return combine(profile, _torch(traces[0])) if traces else profile
+    return combine(profile, _torch(traces[0], stacks)) if traces else profile
 
 
-def _torch(path: Path) -> Trace:
-    """A torch trace, with its Python frames unless they would take gigabytes."""
+def _torch(path: Path, stacks: bool | None) -> Trace:
+    """A torch trace; by default with its Python frames, unless they would take gigabytes."""
+    read = not _is_large(path) if stacks is None else stacks
+    trace = load_kineto(path, python_stacks=read)
+    if read or any("source lines" in one.what for one in trace.missing):
+        return trace
+    why = f"the Python frames of {path.name} were left out" + (
+        " to save memory: it is large" if stacks is None else ""
+    )
+    missing = Missing("source lines", why, "nvprobe analyze --python-stacks reads them")
+    return dataclasses.replace(trace, missing=(*trace.missing, missing))
+
+
+def _is_large(path: Path) -> bool:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    large = path.stat().st_size * (_PACKED if packed else 1) > _LARGE_BYTES
-    trace = load_kineto(path, python_stacks=not large)
-    if not large or any("source lines" in one.what for one in trace.missing):
-        return trace
-    why = f"{path.name} is large: its Python frames were left out to save memory"
-    missing = Missing("source lines", why, "profile fewer steps (schedule=…), or without stacks")
-    return dataclasses.replace(trace, missing=(*trace.missing, missing))
+    return path.stat().st_size * (_PACKED if packed else 1) > _LARGE_BYTES
 
 
 def _files(inputs: tuple[str | os.PathLike[str], ...]) -> list[Path]:

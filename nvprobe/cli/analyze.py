@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nvprobe.cli.filters import filter_options, selection_of
+from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import keep_json, show, tree_view, view_options
 
@@ -31,6 +31,7 @@ __all__ = ["command"]
     metavar="PICKLE",
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
+@stacks_option
 @click.option("--keep-export", is_flag=True, help="Put the SQLite export of a .nsys-rep beside it.")
 @click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
 @output_options
@@ -42,6 +43,7 @@ def command(
     inputs: tuple[str, ...],
     index_rules: tuple[str, ...],
     memory_snapshot: str | None,
+    python_stacks: bool | None,
     keep_export: bool,
     also_json: Path | None,
     **options: Any,
@@ -64,6 +66,7 @@ def command(
         index_rules=index_rules,
         selection=selection,
         memory_snapshot=memory_snapshot,
+        python_stacks=python_stacks,
     )
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")
     if also_json is not None:  # asked for by `nvprobe launch`, in its own run folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nvprobe.cli.filters import filter_options, selection_of
+from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options
 from nvprobe.errors import InputError, UsageError
@@ -36,6 +36,7 @@ __all__ = ["command"]
 )
 @click.option("-f", "--force", is_flag=True, help="Replace what is there.")
 @filter_options
+@stacks_option
 @common_options
 @click.pass_obj
 def command(
@@ -45,6 +46,7 @@ def command(
     kind: str,
     output: Path | None,
     force: bool,
+    python_stacks: bool | None,
     **options: Any,
 ) -> None:
     """Write every event with its owner, and every result, as tables.
@@ -57,7 +59,7 @@ def command(
     selection = selection_of(options)
     target = output or Path(_default(inputs[0], kind))
     _check(target, force)
-    analysis = analysis_of(settings, inputs, selection=selection)
+    analysis = analysis_of(settings, inputs, selection=selection, python_stacks=python_stacks)
     with stages(settings, 1) as stage:
         stage(f"writing {target.name}")
         _put(target, lambda partial: _write(analysis, kind, partial))

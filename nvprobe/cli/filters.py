@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from nvprobe.analyze.selection import Selection
 
-__all__ = ["filter_options", "selection_of"]
+__all__ = ["filter_options", "selection_of", "stacks_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,6 +105,14 @@ _OPTIONS = (
         help="What was called for in this time of the capture, as in 1.5s:2s.",
     ),
 )
+
+
+stacks_option = click.option(
+    "--python-stacks/--no-python-stacks",
+    default=None,
+    help="Read the Python frames of torch traces, for source lines (default: up to 1 GiB).",
+)
+"""What ``nvprobe.load`` takes by the same name."""
 
 
 def filter_options(function: F) -> F:

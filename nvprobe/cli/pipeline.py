@@ -24,13 +24,14 @@ def analysis_of(
     index_rules: Sequence[str] = (),
     selection: Selection | None = None,
     memory_snapshot: str | None = None,
+    python_stacks: bool | None = None,
 ) -> Analysis:
     """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
         from nvprobe.attribute.together import load
 
-        trace = load(*inputs)
+        trace = load(*inputs, python_stacks=python_stacks)
         snapshot = None
         if memory_snapshot is not None:
             from nvprobe.load.memory_snapshot import load_memory_snapshot
