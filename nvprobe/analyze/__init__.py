@@ -21,6 +21,7 @@ from nvprobe.analyze.modules import module_ledger_records, module_records
 from nvprobe.analyze.operators import OperatorTable, operator_table
 from nvprobe.analyze.ranges import path_quantities
 from nvprobe.analyze.records import lost_launches
+from nvprobe.analyze.shapes import RangeShapes, range_shapes
 from nvprobe.analyze.snapshot import snapshot_peaks
 from nvprobe.analyze.spans import span_rows
 from nvprobe.analyze.steps import step_spread, steps
@@ -48,10 +49,11 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     suspect = suspect_ops(attribution.trace.ops, attribution.valid)
     step_rows = steps(attribution, lost)
     devices = device_use(attribution)
-    evidence = gather(attribution, step_rows, devices, lost, suspect)
+    shapes = range_shapes(attribution.trace)
+    evidence = gather(attribution, step_rows, devices, lost, suspect, shapes)
     found = findings(evidence)
     peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
-    owners, lines, graphs, operators = _code(attribution)
+    owners, lines, graphs, operators = _code(attribution, shapes)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     kernel_rows = kernels(attribution, suspect)
@@ -67,7 +69,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         spans=span_rows(attribution.trace),
         devices=devices,
         warnings=warnings(attribution, suspect, lost, step_rows),
-        missing=missing(attribution, step_rows),
+        missing=missing(attribution, step_rows, shapes),
         waits=evidence.waits,
         modules=module_records(owners, lines),
         module_ledger=module_ledger_records(module_ledger(attribution, owners)),
@@ -85,14 +87,14 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
 
 
 def _code(
-    attribution: Attribution,
+    attribution: Attribution, shapes: RangeShapes
 ) -> tuple[Modules, OpLines, list[CompiledGraph], OperatorTable | None]:
     """Modules, lines, compiled graphs and operators, looked up in the whole of a selection."""
     whole = attribution if attribution.unfiltered is None else attribution.unfiltered.attribution
     inside = None if attribution.unfiltered is None else attribution.unfiltered.ranges
     owners, lines = modules(whole), op_lines(whole)
     graphs = compiled_graphs(whole, owners, inside)
-    operators = operator_table(whole, lines, inside)
+    operators = operator_table(whole, lines, shapes, inside)
     if attribution.unfiltered is not None:
         ops = attribution.unfiltered.ops
         owners, lines = owners.of(ops), OpLines(lines.line[ops], lines.labels)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.grouping import levels, push_up
+from nvprobe.analyze.grouping import distinct, levels, push_up
 from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Attribution, PathTable
 from nvprobe.trace import Column, MemoryEvents, Table, column
@@ -107,8 +107,8 @@ def memory(attribution: Attribution, steps: Steps) -> Memory | None:
 def _series(events: MemoryEvents) -> list[_Series]:
     """Split by process and device; few, so a loop over them is cheap."""
     out = []
-    keys = np.stack([events.process, events.device], axis=1)
-    for process, device in np.unique(keys, axis=0).tolist():
+    keys, _ = distinct(events.process.astype(np.int64) << 32 | events.device.astype(np.int64))
+    for process, device in sorted((key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()):
         rows = np.flatnonzero((events.process == process) & (events.device == device))
         rows = rows[np.argsort(events.time[rows], kind="stable")]
         told = events.allocated[rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.kernels.work import convolutions_without_work
 from nvprobe.analyze.model import Steps
+from nvprobe.analyze.shapes import RangeShapes
 from nvprobe.attribute.model import Attribution, Method
 from nvprobe.trace import Missing, OpKind
 
@@ -22,13 +23,13 @@ _OPTIONAL = {
 """Fields of an Analysis that may be ``None``, and what is then missing."""
 
 
-def missing(attribution: Attribution, steps: Steps) -> tuple[Missing, ...]:
+def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tuple[Missing, ...]:
     """What the loader missed, then what only an attribution shows to be absent."""
     found = [
         *attribution.trace.missing,
         _captured_ranges(attribution),
         _steps(steps),
-        _convolutions(attribution),
+        _convolutions(attribution, shapes),
     ]
     return tuple(entry for entry in found if entry is not None)
 
@@ -69,8 +70,8 @@ def _steps(steps: Steps) -> Missing | None:
     )
 
 
-def _convolutions(attribution: Attribution) -> Missing | None:
-    count = convolutions_without_work(attribution)
+def _convolutions(attribution: Attribution, shapes: RangeShapes) -> Missing | None:
+    count = convolutions_without_work(attribution, shapes)
     if not count:
         return None
     return Missing(

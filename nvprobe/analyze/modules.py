@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nvprobe.analyze.grouping import distinct
 from nvprobe.analyze.waiting.lines import NO_LINE
 from nvprobe.analyze.waiting.sources import OpLines
 from nvprobe.attribute.ledger import Entry
@@ -28,8 +29,8 @@ def module_records(modules: Modules, lines: OpLines) -> list[dict[str, Any]]:
     names = [str(modules.names[int(code)].as_py()) for code in used]
     sums = {phase: _sums(row, modules, modules.phase == phase, len(used)) for phase in Phase}
     ops = np.zeros(len(used), np.int64)
-    pairs = np.unique(np.stack((row, modules.op)), axis=1)
-    np.add.at(ops, pairs[0], 1)
+    pairs, _ = distinct(row.astype(np.int64) << 40 | modules.op)
+    np.add.at(ops, pairs >> 40, 1)
     sources = _sources(row, modules, lines, len(used))
     total = np.sum(list(sums.values()), axis=0)
     return [
@@ -68,14 +69,15 @@ def _sources(row: Column, modules: Modules, lines: OpLines, size: int) -> list[l
         manifest >= 0, manifest, np.where(frame != NO_LINE, frame + len(modules.names), -1)
     )
     known = np.flatnonzero(code >= 0)
-    pairs, which = np.unique(np.stack((row[known], code[known])), axis=1, return_inverse=True)
-    time = np.zeros(pairs.shape[1], np.int64)
-    np.add.at(time, which.reshape(-1), modules.gpu_ns[known])
+    keys, which = distinct(row[known].astype(np.int64) << 32 | code[known])
+    pairs = keys >> 32, keys & 0xFFFFFFFF
+    time = np.zeros(len(keys), np.int64)
+    np.add.at(time, which, modules.gpu_ns[known])
     out: list[list[str]] = [[] for _ in range(size)]
     for at in np.lexsort((pairs[1], -time, pairs[0])).tolist():
-        listed = out[int(pairs[0, at])]
+        listed = out[int(pairs[0][at])]
         if len(listed) < _MOST_LINES:
-            listed.append(_text(int(pairs[1, at]), modules, lines))
+            listed.append(_text(int(pairs[1][at]), modules, lines))
     return out
 
 

@@ -12,18 +12,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nvprobe.analyze.shapes import RangeShapes
 from nvprobe.analyze.waiting.lines import NO_LINE
 from nvprobe.analyze.waiting.sources import OpLines
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.attribute.nesting import row_type
-from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Ranges, Table, column
+from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Table, column
 
 __all__ = ["OperatorRows", "OperatorTable", "operator_table", "operators_of_ops"]
-
-_SIZES = ", sizes = "
-_AFTER_SIZES = ", input_op_ids = "
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +80,17 @@ class OperatorTable:
 
 
 def operator_table(
-    attribution: Attribution, lines: OpLines, inside: Column | None = None
+    attribution: Attribution, lines: OpLines, shapes: RangeShapes, inside: Column | None = None
 ) -> OperatorTable | None:
     """All operators; None where the trace has none.
 
     ``inside`` (bool per range) leaves out the operators that a filter leaves out.
     """
-    ranges = attribution.trace.ranges if attribution.trace.ranges is not None else Ranges.empty()
     is_operator = _is_operator(attribution) & ~attribution.tree.folded
     chosen = np.flatnonzero(is_operator if inside is None else is_operator & inside)
     if not len(chosen):
         return None
-    code, texts = _shapes(attribution, ranges)
-    key, name, shape = _paired(_names_of(attribution)[chosen], code[chosen])
-    del code
+    key, name, shape = _paired(_names_of(attribution)[chosen], shapes.code[chosen])
     columns, sources = _summed(attribution, lines, chosen, key, len(name))
     table = OperatorRows(name=name, shapes=shape, **columns)
     order = np.lexsort((-table.cpu_ns, -table.gpu_ns))
@@ -104,7 +98,7 @@ def operator_table(
     paths = attribution.paths.texts()
     tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
     told = [lines.text(source) for source in sources.tolist()]
-    return OperatorTable(table, attribution.names.names, texts, tops, told)
+    return OperatorTable(table, attribution.names.names, shapes.texts, tops, told)
 
 
 def _summed(
@@ -167,34 +161,6 @@ def _names_of(attribution: Attribution) -> Column:
     missing = np.flatnonzero(names == NO_NAME)  # ranges without length: the end of their path
     names[missing] = attribution.paths.name[attribution.tree.path[missing]]
     return names
-
-
-def _shapes(attribution: Attribution, ranges: Ranges) -> tuple[Column, pa.StringArray]:
-    """Shape code of each range, and the texts: from the operators table or the range's own name."""
-    trace = attribution.trace
-    texts = pa.nulls(len(ranges), pa.string())
-    if trace.operators is not None and len(trace.operators):
-        where = np.full(len(ranges), NO_NAME, np.int64)
-        where[trace.operators.range] = trace.operators.shapes
-        texts = trace.strings.take(pa.array(where, mask=where < 0))
-    tagged = np.zeros(len(trace.strings), bool)
-    used = np.unique(ranges.name[ranges.name >= 0])
-    named = trace.strings.take(pa.array(used))
-    tagged[used] = pc.match_substring(named, _SIZES).to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero((ranges.name >= 0) & tagged[ranges.name])
-    if len(rows):
-        found = _after_sizes(trace.strings.take(pa.array(ranges.name[rows])))
-        mask = np.zeros(len(ranges), bool)
-        mask[rows] = True
-        texts = pc.replace_with_mask(texts.cast(pa.string()), pa.array(mask), found)
-    coded = texts.cast(pa.string()).dictionary_encode()
-    code = coded.indices.fill_null(NO_NAME).to_numpy(zero_copy_only=False)
-    return code.astype(np.int32), coded.dictionary
-
-
-def _after_sizes(texts: pa.StringArray) -> pa.StringArray:
-    after = pc.list_element(pc.split_pattern(texts, _SIZES, max_splits=1), 1)
-    return pc.list_element(pc.split_pattern(after, _AFTER_SIZES, max_splits=1), 0)
 
 
 def _paired(first: Column, second: Column) -> tuple[Column, Column, Column]:

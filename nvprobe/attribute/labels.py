@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from nvprobe.trace import Column
 
-__all__ = ["Labels", "labels"]
+__all__ = ["Labels", "cut_out", "labels"]
 
 _SEQUENCE, _OPERATOR_ID = b", seq = ", b", op_id = "
 _OTHERS = (
@@ -30,6 +30,10 @@ _MARKERS = (_SEQUENCE, _OPERATOR_ID, *_OTHERS)
 """Everything from the first of them on is no part of the name."""
 _MOST_DIGITS = 18
 _WORD = 8
+_EACH = np.uint64(0x0101010101010101)
+"""Times this, a byte stands in all eight of a word."""
+_POWERS = 10 ** np.arange(_WORD + 1)
+_BATCH = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,57 +50,75 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """The texts of an Arrow string array one behind the other."""
+    """The texts of an Arrow string array one behind the other, where they lie."""
 
     data: Column
-    """uint8; behind the last text stand ``_WORD`` zeros."""
+    """uint8, at least one word long."""
     begin: Column
     """int64 per text."""
     end: Column
 
+    @classmethod
+    def of(cls, texts: pa.StringArray) -> _Bytes:
+        """A view; only what is shorter than a word is copied."""
+        _, offsets, data = texts.buffers()
+        borders = np.zeros(len(texts) + 1, np.int64)
+        if len(texts):
+            borders[:] = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1]
+        used = np.frombuffer(data or b"", np.uint8)[: borders[-1]]
+        if len(used) < _WORD:
+            used = np.concatenate((used, np.zeros(_WORD, np.uint8)))
+        return cls(used, borders[:-1], borders[1:])
+
+    def words(self, at: Column) -> Column:
+        """uint64 of the eight bytes from each byte on; behind the last text stand zeros."""
+        last = len(self.data) - _WORD
+        every = np.ndarray(last + 1, "<u8", buffer=self.data, strides=(1,))
+        if int(at.max(initial=0)) <= last:
+            return np.asarray(every[at])
+        beyond = np.clip(at - last, 0, _WORD - 1).astype(np.uint64)
+        return np.where(
+            at < len(self.data), every[np.minimum(at, last)] >> beyond * np.uint64(8), np.uint64(0)
+        )
+
     def starts_with(self, row: Column, at: Column, marker: bytes) -> Column:
-        """Bool per row: the text goes on with ``marker`` at byte ``at``."""
-        hit = np.flatnonzero(at + len(marker) <= self.end[row])
-        hit = hit[self.words[at[hit]] == _word(marker)]
+        """Places in ``row`` of the texts that go on with ``marker`` at byte ``at``."""
+        hit = np.flatnonzero(self.words(at) == _word(marker))
+        return self.goes_on(row, at, marker, hit)
+
+    def goes_on(self, row: Column, at: Column, marker: bytes, hit: Column) -> Column:
+        """Those of ``hit``, whose first word is the marker's, with the rest of it too."""
+        hit = hit[at[hit] + len(marker) <= self.end[row[hit]]]
         for place in range(_WORD, len(marker)):
             hit = hit[self.data[at[hit] + place] == marker[place]]
-        out = np.zeros(len(row), bool)
-        out[hit] = True
-        return out
-
-    @property
-    def words(self) -> Column:
-        """uint64 of the eight bytes from each byte on; every marker has as many."""
-        size = len(self.data) - _WORD + 1
-        return np.ndarray(size, "<u8", buffer=self.data, strides=(1,))
+        return hit
 
 
 def _word(marker: bytes) -> int:
-    """The first eight bytes of a marker, as :attr:`_Bytes.words` has them."""
+    """The first eight bytes of a marker, as :meth:`_Bytes.words` has them."""
     return int.from_bytes(marker[:_WORD], "little")
 
 
 def labels(texts: pa.StringArray) -> Labels:
     """Names without attributes, sequence numbers and operator ids; a null counts as empty."""
-    raw = _bytes(texts)
+    raw = _Bytes.of(texts)
     cut = _first_attribute(texts, raw)
     row = np.flatnonzero(cut < raw.end)
     sequence, after = _number(raw, row, cut[row], _SEQUENCE)
     operator_id, _ = _number(raw, row, after, _OPERATOR_ID)
     return Labels(
-        names=_prefixes(texts, raw, cut),
+        names=texts if not len(row) else _slices(raw, raw.begin, cut),
         sequence=_spread(sequence, row, len(texts)),
         operator_id=_spread(operator_id, row, len(texts)),
     )
 
 
-def _bytes(texts: pa.StringArray) -> _Bytes:
-    _, offsets, data = texts.buffers()
-    borders = np.zeros(len(texts) + 1, np.int64)
-    if len(texts):
-        borders[:] = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1]
-    used = np.frombuffer(data or b"", np.uint8)[: borders[-1]]
-    return _Bytes(np.concatenate((used, np.zeros(_WORD, np.uint8))), borders[:-1], borders[1:])
+def cut_out(texts: pa.StringArray, row: Column, begin: Column, end: Column) -> pa.StringArray:
+    """Of some texts the bytes ``begin`` to ``end`` (no further than the text), one a row."""
+    raw = _Bytes.of(texts)
+    first, last = raw.begin[row], raw.end[row]
+    room = last - first
+    return _slices(raw, first + np.minimum(begin, room), first + np.minimum(end, room))
 
 
 def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:
@@ -106,10 +128,9 @@ def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:
     row = np.flatnonzero(comma >= 0)
     at = raw.begin[row] + comma[row]
     unknown = np.ones(len(row), bool)
-    words = raw.words[at]
+    words = raw.words(at)
     for marker in _MARKERS:
-        likely = np.flatnonzero(words == _word(marker))
-        hit = likely[raw.starts_with(row[likely], at[likely], marker)]
+        hit = raw.goes_on(row, at, marker, np.flatnonzero(words == _word(marker)))
         cut[row[hit]] = at[hit]
         unknown[hit] = False
     rest = row[unknown]  # a comma that is part of the name
@@ -121,7 +142,7 @@ def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:
 
 
 def _found(places: pa.Array) -> Column:
-    return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return places.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def _number(raw: _Bytes, row: Column, at: Column, marker: bytes) -> tuple[Column, Column]:
@@ -130,27 +151,40 @@ def _number(raw: _Bytes, row: Column, at: Column, marker: bytes) -> tuple[Column
     The number ends at a comma or with the text.
     """
     out, after = np.full(len(row), -1, np.int64), at.copy()
-    hit = np.flatnonzero(raw.starts_with(row, at, marker))
+    hit = raw.starts_with(row, at, marker)
     place, end = at[hit] + len(marker), raw.end[row[hit]]
     begin, value = place.copy(), np.zeros(len(hit), np.int64)
     reading = np.arange(len(hit))
     for _ in range(0, _MOST_DIGITS, _WORD):
-        letters = raw.words[place[reading]].view(np.uint8).reshape(-1, _WORD)
-        digits = np.ascontiguousarray(letters.T) - np.uint8(ord("0"))  # no digit: 10 and more
-        room, part = (end - place)[reading], value[reading]
-        count, more = np.zeros(len(reading), np.int8), np.ones(len(reading), bool)
-        for column, digit in enumerate(digits):
-            more &= (digit <= 9) & (room > column)
-            part = np.where(more, part * 10 + digit, part)
-            count += more
-        value[reading] = part
+        digits = raw.words(place[reading])
+        count = np.minimum(_digit_count(digits), end[reading] - place[reading])
+        value[reading] = value[reading] * _POWERS[count] + _value(digits, count)
         place[reading] += count
-        reading = reading[more]
+        reading = reading[count == _WORD]
     closed = place >= end
     closed[~closed] = raw.data[place[~closed]] == ord(",")
     sound = closed & (place > begin) & (place <= begin + _MOST_DIGITS)
     out[hit[sound]], after[hit[sound]] = value[sound], place[sound]
     return out, after
+
+
+def _digit_count(letters: Column) -> Column:
+    """How many of the eight letters of each word are digits, from the first on."""
+    high = _EACH * np.uint64(0x80)
+    value = letters ^ (_EACH * np.uint64(ord("0")))  # 0 to 9 for digits, more for all others
+    other = ((((value & ~high) + _EACH * np.uint64(0x80 - 10)) | value) & high) >> np.uint64(7)
+    below = (other & (~other + np.uint64(1))) - np.uint64(1)  # bits below the first other letter
+    return ((below & _EACH) * _EACH >> np.uint64(56)).astype(np.int64)
+
+
+def _value(letters: Column, count: Column) -> Column:
+    """The number that the first ``count`` letters write: neighbours joined three times."""
+    unused = ((_WORD - count) * 8).astype(np.uint64)
+    digits = np.where(count > 0, letters << (unused & np.uint64(63)), np.uint64(0))
+    digits &= _EACH * np.uint64(0x0F)
+    pairs = digits * np.uint64(10 * 2**8 + 1) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
+    fours = pairs * np.uint64(100 * 2**16 + 1) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
+    return (fours * np.uint64(10_000 * 2**32 + 1) >> np.uint64(32)).astype(np.int64)
 
 
 def _spread(values: Column, row: Column, size: int) -> Column:
@@ -159,14 +193,14 @@ def _spread(values: Column, row: Column, size: int) -> Column:
     return out
 
 
-def _prefixes(texts: pa.StringArray, raw: _Bytes, cut: Column) -> pa.StringArray:
-    """Each text up to its cut; the array itself where nothing is cut."""
-    if np.array_equal(cut, raw.end):
-        return texts
-    first, last = int(raw.begin[0]), int(raw.end[-1])
-    lengths = np.stack((cut - raw.begin, raw.end - cut), axis=1).ravel()
-    kept = np.repeat(np.tile([True, False], len(cut)), lengths)
-    offsets = np.zeros(len(cut) + 1, np.int32)
-    np.cumsum(cut - raw.begin, out=offsets[1:])
-    data = raw.data[first:last][kept]
-    return pa.StringArray.from_buffers(len(cut), pa.py_buffer(offsets), pa.py_buffer(data))
+def _slices(raw: _Bytes, begin: Column, end: Column) -> pa.StringArray:
+    """The bytes from ``begin`` to ``end``, as many texts; not all of their places at once."""
+    offsets = np.zeros(len(begin) + 1, np.int32)
+    np.cumsum(end - begin, out=offsets[1:])
+    data = np.empty(offsets[-1], np.uint8)
+    for low in range(0, len(begin), _BATCH):
+        own = offsets[low : low + _BATCH + 1]
+        place = np.repeat(begin[low : low + _BATCH] - own[:-1], np.diff(own))
+        place += np.arange(own[0], own[-1])
+        data[own[0] : own[-1]] = raw.data[place]
+    return pa.StringArray.from_buffers(len(begin), pa.py_buffer(offsets), pa.py_buffer(data))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.analyze.operators import operator_table, operators_of_ops
+from nvprobe.analyze.shapes import range_shapes
 from nvprobe.analyze.waiting.sources import op_lines
 from nvprobe.attribute import attribute
 from nvprobe.load import load
@@ -23,7 +24,7 @@ TRACES = ("h200/eager", "h200/compile", "public/h100_bert", "public/vllm_graph_r
 def test_agrees_with_a_slow_walk(name: str) -> None:
     trace = load(CORPUS / "kineto" / f"{name}.json.gz")
     attribution = attribute(trace)
-    table = operator_table(attribution, op_lines(attribution))
+    table = operator_table(attribution, op_lines(attribution), range_shapes(attribution.trace))
     assert table is not None
     assert _slow(trace, attribution) == {
         (row["name"], row["shapes"]): (
@@ -89,7 +90,9 @@ def clean(name: str) -> str:
 def test_emit_nvtx_gives_the_same_operators() -> None:
     trace = load(CORPUS / "nsys/h200/eager_emit.sqlite")
     attribution = attribute(trace)
-    rows = operator_table(attribution, op_lines(attribution)).records()
+    rows = operator_table(
+        attribution, op_lines(attribution), range_shapes(attribution.trace)
+    ).records()
     addmm = [row for row in rows if row["name"] == "aten::addmm"]
     assert sum(row["calls"] for row in addmm) == 4 * 13
     assert {row["shapes"] for row in addmm} >= {"[[2048], [2048, 512], [512, 2048], [], []]"}
@@ -99,4 +102,6 @@ def test_emit_nvtx_gives_the_same_operators() -> None:
 
 def test_a_trace_without_operators_has_no_table(corpus: Path) -> None:
     attribution = attribute(load(corpus / "kineto/public/gpu_only.json.gz"))
-    assert operator_table(attribution, op_lines(attribution)) is None
+    assert (
+        operator_table(attribution, op_lines(attribution), range_shapes(attribution.trace)) is None
+    )

@@ -10,6 +10,7 @@ import pytest
 from nvprobe.analyze.kernels.classes import classify_ops
 from nvprobe.analyze.kernels.flops import FORMULAS
 from nvprobe.analyze.kernels.work import WorkItems, path_work, work_items
+from nvprobe.analyze.shapes import range_shapes
 from nvprobe.attribute import attribute
 from nvprobe.attribute.model import Attribution
 from nvprobe.load import load
@@ -19,7 +20,9 @@ SOURCES = ("kineto/h200/eager.json.gz", "nsys/h200/eager_emit.sqlite")
 
 def _items(path: Path) -> tuple[Attribution, WorkItems]:
     attribution = attribute(load(path))
-    items = work_items(attribution, classify_ops(attribution.trace))
+    items = work_items(
+        attribution, classify_ops(attribution.trace), range_shapes(attribution.trace)
+    )
     assert items is not None
     return attribution, items
 
@@ -69,4 +72,7 @@ def test_an_items_ops_are_those_called_inside_it(source: str, corpus: Path) -> N
 
 def test_no_shapes_no_work(corpus: Path) -> None:
     attribution = attribute(load(corpus / "nsys" / "h200" / "eager.sqlite"))
-    assert work_items(attribution, classify_ops(attribution.trace)) is None
+    assert (
+        work_items(attribution, classify_ops(attribution.trace), range_shapes(attribution.trace))
+        is None
+    )

@@ -36,6 +36,7 @@ from nvprobe.analyze.kernels.occupancy import launch_fit
 from nvprobe.analyze.kernels.work import work_items
 from nvprobe.analyze.memory import memory
 from nvprobe.analyze.model import DeviceUse, Steps
+from nvprobe.analyze.shapes import RangeShapes
 from nvprobe.analyze.waiting.waits import waits
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
@@ -70,7 +71,12 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 
 def gather(
-    attribution: Attribution, steps: Steps, devices: DeviceUse, lost: Column, suspect: Column
+    attribution: Attribution,
+    steps: Steps,
+    devices: DeviceUse,
+    lost: Column,
+    suspect: Column,
+    shapes: RangeShapes,
 ) -> Evidence:
     """Everything the rules look at. ``lost``: call rows without a GPU record; ``suspect``: per op.
 
@@ -84,7 +90,7 @@ def gather(
         waits=waits(attribution, steps, classes.activity),
         classes=classes,
         fit=launch_fit(attribution.trace),
-        work=work_items(attribution, classes),
+        work=work_items(attribution, classes, shapes),
         memory=memory(attribution, steps),
         allocator=allocator_use(attribution, steps),
         counters=counter_use(attribution),

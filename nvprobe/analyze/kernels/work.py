@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.grouping import push_up, sums
+from nvprobe.analyze.grouping import distinct, push_up, sums
 from nvprobe.analyze.kernels.classes import UNKNOWN, OpClasses, Precision
 from nvprobe.analyze.kernels.flops import CONVOLUTIONS, FORMULAS, Inputs
 from nvprobe.analyze.kernels.peaks import peak_flops
+from nvprobe.analyze.shapes import RangeShapes
 from nvprobe.attribute.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Table, Trace, column
+from nvprobe.trace import NO_NAME, NO_ROW, Column, Table, Trace, column
 
 __all__ = ["PathWork", "WorkItems", "convolutions_without_work", "path_work", "work_items"]
 
-_SIZES, _AFTER_SIZES = ", sizes = ", ", input_op_ids = "
 _ITEM_BYTES = {
     "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8,
     "int": 4, "bool": 1, "unsigned char": 1, "signed char": 1, "short": 2,
@@ -73,9 +73,11 @@ class PathWork(Table):
     """Share of the peak, of items with a known precision and peak; NaN for none."""
 
 
-def work_items(attribution: Attribution, classes: OpClasses) -> WorkItems | None:
+def work_items(
+    attribution: Attribution, classes: OpClasses, shapes: RangeShapes
+) -> WorkItems | None:
     """Every operator instance whose work is known; None where no shapes were recorded."""
-    known = _known_work(attribution)
+    known = _known_work(attribution, shapes)
     ops = attribution.trace.ops
     if known is None or ops is None:
         return None
@@ -148,7 +150,7 @@ class _Known:
     """-1 where types are unknown."""
 
 
-def convolutions_without_work(attribution: Attribution) -> int:
+def convolutions_without_work(attribution: Attribution, shapes: RangeShapes) -> int:
     """Convolutions of which shapes were recorded and stride and padding were not."""
     trace, paths = attribution.trace, attribution.paths
     if trace.ranges is None:
@@ -159,12 +161,12 @@ def convolutions_without_work(attribution: Attribution) -> int:
     if not named.any():
         return 0
     wanted = (path >= 0) & named[np.where(path >= 0, paths.name[path], 0)]
-    _, shapes, _, arguments = _recorded(trace, wanted)
-    told = pc.greater(pc.binary_length(pc.fill_null(shapes, "")), 0)
-    return int(pc.sum(pc.and_(told, pc.is_null(arguments))).as_py() or 0)
+    _, shape, _, arguments = _recorded(trace, shapes, wanted)
+    told = np.append(pc.binary_length(shapes.texts).to_numpy(zero_copy_only=False) > 0, False)
+    return int(np.count_nonzero(told[shape] & (arguments == NO_NAME)))
 
 
-def _known_work(attribution: Attribution) -> _Known | None:
+def _known_work(attribution: Attribution, shapes: RangeShapes) -> _Known | None:
     """Parse the shapes of operators that have a formula, each distinct text once."""
     trace = attribution.trace
     if trace.ranges is None or not len(trace.ranges):
@@ -174,8 +176,9 @@ def _known_work(attribution: Attribution) -> _Known | None:
     path = attribution.tree.path
     clean = np.where(path >= 0, attribution.paths.name[path], 0)
     has_formula = wanted[clean] & (path >= 0)
-    rows, shapes, types, arguments = _recorded(attribution.trace, has_formula)
-    flops, elements, size = _computed(names.take(pa.array(clean[rows])), shapes, types, arguments)
+    rows, *inputs = _recorded(trace, shapes, has_formula)
+    texts = (names, shapes.texts, trace.strings, trace.strings)
+    flops, elements, size = _computed((clean[rows], *inputs), texts)
     good = flops > 0
     place = np.full(len(trace.ranges), NO_ROW, np.int64)
     place[rows[good]] = np.arange(int(good.sum()))
@@ -185,57 +188,48 @@ def _known_work(attribution: Attribution) -> _Known | None:
 
 
 def _recorded(
-    trace: Trace, wanted: Column
-) -> tuple[Column, pa.StringArray, pa.StringArray, pa.StringArray]:
-    """(range rows, shapes, types, arguments) of wanted ranges; null where not recorded."""
-    assert trace.ranges is not None
-    if trace.operators is not None and len(trace.operators):
-        operators = trace.operators.take(wanted[trace.operators.range])
-        shapes, types = (_strings(trace.strings, c) for c in (operators.shapes, operators.types))
-        arguments = operators.arguments
-        none = pa.nulls(len(operators), pa.string())
-        return (
-            operators.range, shapes, types,
-            none if arguments is None else _strings(trace.strings, arguments),
-        )  # fmt: skip
-    rows = np.flatnonzero(wanted)
-    none = pa.nulls(len(rows), pa.string())
-    return rows, _sizes_in_names(trace.strings, trace.ranges.name[rows]), none, none
+    trace: Trace, shapes: RangeShapes, wanted: Column
+) -> tuple[Column, Column, Column, Column]:
+    """(range rows, shapes, types, arguments) of wanted ranges; ``NO_NAME`` where not recorded.
 
-
-def _strings(strings: pa.StringArray, names: Column) -> pa.StringArray:
-    return strings.take(pa.array(names, mask=names < 0))
-
-
-def _sizes_in_names(strings: pa.StringArray, names: Column) -> pa.StringArray:
-    """The ``sizes`` of emit_nvtx texts; null where a text has none."""
-    texts = pc.if_else(
-        pc.match_substring(strings.take(pa.array(names)), _SIZES),
-        strings.take(pa.array(names)),
-        pa.scalar(None, pa.string()),
-    )
-    tail = pc.list_element(pc.split_pattern(pc.fill_null(texts, _SIZES), _SIZES, max_splits=1), 1)
-    return pc.list_element(pc.split_pattern(tail, _AFTER_SIZES, max_splits=1), 0)
+    Shapes are rows of ``shapes.texts``, the others of the trace's strings.
+    """
+    operators = trace.operators
+    if operators is None or not len(operators):
+        rows = np.flatnonzero(wanted)
+        nothing = np.full(len(rows), NO_NAME)
+        return rows, shapes.code[rows], nothing, nothing
+    operators = operators.take(wanted[operators.range])
+    arguments = operators.arguments
+    if arguments is None:
+        arguments = np.full(len(operators), NO_NAME)
+    return operators.range, shapes.code[operators.range], operators.types, arguments
 
 
 def _computed(
-    names: pa.StringArray,
-    shapes: pa.StringArray,
-    types: pa.StringArray,
-    arguments: pa.StringArray,
+    inputs: tuple[Column, ...], texts: tuple[pa.StringArray, ...]
 ) -> tuple[Column, Column, Column]:
-    """(FLOPs, elements, bytes or -1) per row; 0 FLOPs where the inputs do not fit the formula."""
-    told = (pc.fill_null(texts, "") for texts in (shapes, types, arguments))
-    coded = pc.binary_join_element_wise(names, *told, "\0").dictionary_encode()
-    table = [_judged(text) for text in coded.dictionary.to_pylist()]
+    """(FLOPs, elements, bytes or -1) per row; 0 FLOPs where the inputs do not fit the formula.
+
+    ``inputs`` are rows of ``texts``: names, shapes, types and arguments. Each combination is
+    computed once.
+    """
+    code = np.zeros(len(inputs[0]), np.int64)
+    for rows in inputs:
+        _, code = distinct(code.astype(np.int64) << 32 | rows.astype(np.int64) + 1)
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
+    told = (
+        known.take(pa.array(rows[first], mask=rows[first] < 0)).fill_null("").to_pylist()
+        for known, rows in zip(texts, inputs, strict=True)
+    )
+    table = [_judged(*combination) for combination in zip(*told, strict=True)]
     columns = np.array(table, np.float64).reshape(len(table), 3)
-    return tuple(columns[coded.indices.to_numpy(zero_copy_only=False)].T)
+    return tuple(columns[code].T)
 
 
-def _judged(text: str) -> tuple[float, float, float]:
-    """(FLOPs, elements, bytes or -1) of one operator: name, shapes, types, arguments."""
+def _judged(name: str, shapes: str, types: str, arguments: str) -> tuple[float, float, float]:
+    """(FLOPs, elements, bytes or -1) of one operator."""
     try:
-        name, shapes, types, arguments = text.split("\0")
         inputs = Inputs.of(shapes, arguments)
         flops, result = FORMULAS[name](inputs)
         sizes = [math.prod(shape) if shape else 0 for shape in inputs.shapes]

@@ -16,7 +16,7 @@ from nvprobe.analyze import Analysis, analyze
 from nvprobe.analyze.kernels.classes import Precision
 from nvprobe.analyze.kernels.flops import FORMULAS, Inputs
 from nvprobe.analyze.kernels.peaks import peak_flops, tensor_core_gain
-from nvprobe.analyze.kernels.work import _computed, _sizes_in_names
+from nvprobe.analyze.kernels.work import _computed
 from nvprobe.attribute import attribute
 from nvprobe.load import load
 from nvprobe.report.tables import to_json
@@ -56,29 +56,21 @@ def test_flops_are_those_that_loops_count(
 
 
 def test_bytes_are_inputs_and_result_once() -> None:
-    names = pa.array(["aten::addmm", "aten::add", "aten::mm", "aten::mm", "aten::mm"])
+    names = pa.array(["aten::addmm", "aten::add", "aten::mm"])
     shapes = pa.array([
         "[[7], [3, 5], [5, 7], [], []]", "[[4, 6], [6], []]", "[[3, 5], [5, 7]]", "[[3]]", "no",
     ])  # fmt: skip
     types = pa.array([
         '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"]',
-        '["float", "float", "Scalar"]', None, '["float"]', None,
+        '["float", "float", "Scalar"]', '["float"]',
     ])  # fmt: skip
-    flops, elements, size = _computed(names, shapes, types, pa.nulls(5, pa.string()))
-    assert flops.tolist() == [210, 24, 210, 0, 0]
+    name, shape = np.array([0, 1, 2, 2, 2, 2]), np.array([0, 1, 2, 3, 4, -1])
+    kind, nothing = np.array([0, 1, -1, 2, -1, -1]), np.full(6, -1)
+    texts = (names, shapes, types, types)
+    flops, elements, size = _computed((name, shape, kind, nothing), texts)
+    assert flops.tolist() == [210, 24, 210, 0, 0, 0]
     assert elements.tolist()[:3] == [7 + 15 + 35 + 21, 24 + 6 + 24, 15 + 35 + 21]
     assert size.tolist()[:3] == [2 * (7 + 15 + 35 + 21), 4 * (24 + 6 + 24), -1]
-
-
-def test_sizes_are_found_in_emit_nvtx_names() -> None:
-    strings = pa.array([
-        "aten::mm, seq = 4, op_id = 17, sizes = [[8, 4], [4, 2]], input_op_ids = [(1,0)]",
-        "aten::mm, op_id = 17, sizes = [[8, 4], [4, 2]]", "aten::mm",
-    ])  # fmt: skip
-    found = _sizes_in_names(strings, np.array([0, 1, 2])).to_pylist()
-    assert [json.loads(text) if text else text for text in found] == [
-        [[8, 4], [4, 2]], [[8, 4], [4, 2]], "",
-    ]  # fmt: skip
 
 
 def _device(major: int, minor: int, sms: int, clock: int) -> Devices:
