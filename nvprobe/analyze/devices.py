@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analyze.grouping import counts
+from nvprobe.analyze.grouping import counts, sums
 from nvprobe.analyze.model import DeviceUse
-from nvprobe.attribute.intervals import union_length
+from nvprobe.analyze.waiting.gaps import unrecorded
+from nvprobe.attribute.intervals import merged, union_length
 from nvprobe.attribute.model import Attribution
+from nvprobe.trace import Column
 
 __all__ = ["device_use"]
 
@@ -27,7 +29,7 @@ def device_use(attribution: Attribution) -> DeviceUse:
     np.maximum.at(last, device, end)
     used = np.flatnonzero(number)
     busy = union_length(device, start, end, size)[used]
-    window = last[used] - first[used]
+    window = last[used] - first[used] - _unrecorded(attribution, device, start, end, size)[used]
     return DeviceUse(
         device=used - 1,
         ops=number[used],
@@ -37,3 +39,16 @@ def device_use(attribution: Attribution) -> DeviceUse:
         idle_ns=window - busy,
         window_ns=window,
     )
+
+
+def _unrecorded(
+    attribution: Attribution, device: Column, start: Column, end: Column, size: int
+) -> Column:
+    """ns per device between works of which nobody can tell whether it idled."""
+    if not attribution.trace.unrecorded:
+        return np.zeros(size, np.int64)
+    group, begin, finish = merged(device, start, end)
+    before = np.flatnonzero(group[1:] == group[:-1])
+    low, high = finish[before], begin[before + 1]
+    apart = unrecorded(attribution.trace, low, high)
+    return sums(group[before][apart], (high - low)[apart], size)

@@ -56,8 +56,8 @@ def merged(
         threads=table,
         ranges=ranges,
         operators=operators,
-        frames=_frames(torch, rows, times, names),
-        flows=_flows(torch, rows, times),
+        frames=_frames(profile, torch, rows, times, names),
+        flows=_flows(profile, torch, rows, times),
         memory=profile.memory if profile.memory is not None else _memory(torch, rows, times),
         clock=clock,
         warnings=(*profile.warnings, *torch.warnings),
@@ -206,12 +206,12 @@ def _operators(torch: Trace, place: Column, names: int) -> Operators | None:
     return dataclasses.replace(table, range=place[table.range], **texts)
 
 
-def _frames(torch: Trace, rows: Column, times: Times, names: int) -> Frames | None:
+def _frames(profile: Trace, torch: Trace, rows: Column, times: Times, names: int) -> Frames | None:
     table = torch.frames
     if table is None:
         return None
     return Frames(
-        process=np.zeros(len(table)),
+        process=_process_of(profile, rows[table.thread]),
         thread=rows[table.thread],
         start=times(table.thread, table.start),
         end=times(table.thread, table.end),
@@ -219,12 +219,13 @@ def _frames(torch: Trace, rows: Column, times: Times, names: int) -> Frames | No
     )
 
 
-def _flows(torch: Trace, rows: Column, times: Times) -> Flows | None:
+def _flows(profile: Trace, torch: Trace, rows: Column, times: Times) -> Flows | None:
     table = torch.flows
     if table is None:
         return None
     return dataclasses.replace(
         table,
+        process=_process_of(profile, rows[table.thread]),
         thread=rows[table.thread],
         end_thread=rows[table.end_thread],
         time=times(table.thread, table.time),

@@ -21,7 +21,9 @@ from nvprobe.errors import InputError, UsageError
 from nvprobe.load import Format, sniff
 from nvprobe.load import load as load_one
 from nvprobe.load.kineto import load_kineto
+from nvprobe.load.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+from nvprobe.load.sniff import trace_files
 from nvprobe.trace import Clock, Missing, Trace
 
 __all__ = ["combine", "load"]
@@ -38,34 +40,34 @@ _PROFILES = (Format.NSYS_SQLITE, Format.NSYS_PARQUET, Format.NSYS_REPORT)
 
 
 def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> Trace:
-    """One Trace of one input, or of several of one run (profile, torch trace, sidecars).
+    """One Trace of one input, or of several of one run (profile, torch traces, sidecars).
 
-    A run folder stands for what is in it. ``python_stacks`` says whether the Python frames of a
-    torch trace are read, which give source lines; by default they are, but of traces of more than
-    a gigabyte of text. Raises :class:`~nvprobe.errors.InputError` where an
-    input cannot be read or two of them are not of one program.
+    A folder stands for what is in it. ``python_stacks`` says whether the Python frames of a torch
+    trace are read, which give source lines; by default they are, but of traces of more than a
+    gigabyte of text. Raises :class:`~nvprobe.errors.InputError` where an input cannot be read or
+    two of them are not of one program.
     """
-    files = [(path, sniff(path)) for path in _files(inputs)]
+    notes: list[str] = []
+    files = [(path, sniff(path)) for path in _files(inputs, notes)]
     profiles = [path for path, kind in files if kind in _PROFILES]
     traces = [path for path, kind in files if kind is Format.TORCH_TRACE]
     sidecars = [path for path, kind in files if kind is Format.SIDECAR]
-    if len(profiles) > 1 or len(traces) > 1:
-        several = profiles if len(profiles) > 1 else traces
-        raise UsageError(
-            f"{', '.join(path.name for path in several)}: several captures at once; "
-            "give one, or use nvprobe ranks for ranks and nvprobe compare for runs"
-        )
+    if len(profiles) > 1:
+        raise UsageError(not_of_one_run([path.name for path in profiles]))
     if not profiles and not traces:
         raise UsageError("a sidecar alone has no GPU work; give the profile it was written beside")
-    whole = _loaded(profiles, traces, python_stacks)
-    return merge_sidecars(whole, [read_sidecar(path) for path in sidecars]) if sidecars else whole
+    torch = [_torch(path, python_stacks) for path in traces]
+    whole = _loaded(profiles, torch, one_run=_is_launched(inputs))
+    if sidecars:
+        whole = merge_sidecars(whole, [read_sidecar(path) for path in sidecars])
+    return dataclasses.replace(whole, warnings=(*notes, *whole.warnings)) if notes else whole
 
 
-def _loaded(profiles: list[Path], traces: list[Path], stacks: bool | None) -> Trace:
+def _loaded(profiles: list[Path], traces: list[Trace], *, one_run: bool) -> Trace:
     if not profiles:
-        return _torch(traces[0], stacks)
+        return of_one_run(traces, one_run=one_run)
     profile = load_one(profiles[0])
-    return combine(profile, _torch(traces[0], stacks)) if traces else profile
+    return combine(profile, of_one_run(traces, one_run=one_run)) if traces else profile
 
 
 def _torch(path: Path, stacks: bool | None) -> Trace:
@@ -87,23 +89,28 @@ def _is_large(path: Path) -> bool:
     return path.stat().st_size * (_PACKED if packed else 1) > _LARGE_BYTES
 
 
-def _files(inputs: tuple[str | os.PathLike[str], ...]) -> list[Path]:
-    """The inputs, run folders replaced by what is in them."""
+def _is_launched(inputs: tuple[str | os.PathLike[str], ...]) -> bool:
+    """Whether the input is a folder that ``nvprobe launch`` wrote: all in it is of one run."""
+    return len(inputs) == 1 and Path(inputs[0], "run.json").is_file()
+
+
+def _files(inputs: tuple[str | os.PathLike[str], ...], notes: list[str]) -> list[Path]:
+    """The inputs, folders of runs and traces replaced by what is in them."""
     out: list[Path] = []
     for path in map(Path, inputs):
         if path.is_dir() and sniff(path) is Format.RUN_FOLDER:
-            out += _contents(path)
+            out += _contents(path, notes)
         else:
             out.append(path)
     return out
 
 
-def _contents(folder: Path) -> list[Path]:
-    """The export (else the report), the torch trace and the sidecars of a run folder."""
+def _contents(folder: Path, notes: list[str]) -> list[Path]:
+    """The export (else the report), the torch traces and the sidecars of a folder."""
     exports = sorted([*folder.glob("*.sqlite"), *folder.glob("*_pqtdir")])
     reports = exports or sorted(folder.glob("*.nsys-rep"))
-    traces = sorted([*folder.glob("*trace*.json"), *folder.glob("*trace*.json.gz")])
-    found = [*reports[:1], *traces[:1], *sorted(folder.glob("sidecar.*.jsonl"))]
+    traces = first_rank(folder, trace_files(folder), notes)
+    found = [*reports[:1], *traces, *sorted(folder.glob("sidecar.*.jsonl"))]
     if not reports and not traces:
         raise InputError(f"{folder.name}: no report and no trace in this run folder; run it again")
     return found
@@ -114,6 +121,11 @@ def combine(profile: Trace, torch: Trace) -> Trace:
     offset = clock_offset(profile, torch)
     if offset is not None:
         return _on_one_clock(profile, torch, offset)
+    if len(torch.sources) > 1:
+        raise InputError(
+            f"{', '.join(source.file for source in torch.sources)}: several torch traces, and none "
+            "of the processes of the report; give one of them"
+        )
     return _by_sequence(profile, torch)
 
 

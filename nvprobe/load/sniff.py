@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 from pathlib import Path
 
 from nvprobe.load.faults import EXPORT_AGAIN, unusable
 
-__all__ = ["Format", "sniff"]
+__all__ = ["Format", "sniff", "trace_files"]
 
 _HEAD = 4096
 _TRACE_AGAIN = "export the trace again: prof.export_chrome_trace(...)"
 _SQLITE = b"SQLite format 3\x00"
 _GZIP = b"\x1f\x8b"
 _REPORT = b"NVIDIA Tegra Profiler Report"
+_TRACE_NAME = re.compile(r"^(?!\.).*(?:trace|rank[._-]?\d|worker[._-]?\d).*\.json(?:\.gz)?$")
+"""Names that torch, tensorboard, HTA and nvprobe give to traces."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -89,10 +92,19 @@ def _folder(path: Path) -> Format:
         raise unusable(
             path, f"holds the runs of {len(ranks)} ranks", f"give one of them, such as {ranks[0]}"
         )
+    if trace_files(path):
+        return Format.RUN_FOLDER
     if next(path.iterdir(), None) is None:
         raise unusable(path, "is an empty folder", "give a run folder or an _pqtdir of nsys export")
     raise unusable(
         path,
-        "is a folder without run.json or tables of nsys",
+        "is a folder without run.json, torch traces or tables of nsys",
         "give a run folder, an _pqtdir of nsys export, or one file",
     )
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """The torch traces of a folder by their names; one that is there packed too counts once."""
+    named = [file for file in sorted(folder.iterdir()) if _TRACE_NAME.search(file.name.lower())]
+    packed = {file.name.lower() for file in named}
+    return [file for file in named if f"{file.name.lower()}.gz" not in packed and file.is_file()]

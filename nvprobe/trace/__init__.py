@@ -154,6 +154,8 @@ class Trace:
     """End of the capture: open ranges last until here."""
     origin_ns: int | None = None
     """UTC nanoseconds of time zero, where the source tells."""
+    unrecorded: tuple[tuple[int, int], ...] = ()
+    """(begin, end) of stretches in the window that no source recorded: no device idles there."""
     warnings: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
 

@@ -10,9 +10,9 @@ import numpy as np
 from nvprobe.analyze.waiting.order import DeviceOrder
 from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Table, column
+from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
-__all__ = ["Gaps", "device_gaps"]
+__all__ = ["Gaps", "device_gaps", "unrecorded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,20 @@ def device_gaps(attribution: Attribution, order: DeviceOrder) -> Gaps:
         return Gaps.empty()
     device, start = order.device, order.start
     ends = np.flatnonzero((device[1:] == device[:-1]) & (start[1:] > order.reach[:-1])) + 1
+    ends = ends[~unrecorded(attribution.trace, order.reach[ends - 1], start[ends])]
     op = _first_of_ties(order.row, device, start, ops.stream[order.row], ends)
     begin, end = order.reach[ends - 1], start[ends]
     thread, queued = _called(attribution, op, begin, end)
     return Gaps(device=device[ends], start=begin, end=end, op=op, thread=thread, queued=queued)
+
+
+def unrecorded(trace: Trace, begin: Column, end: Column) -> Column:
+    """Bool per interval: part of it was recorded by no source, so that it is no gap."""
+    if not trace.unrecorded:
+        return np.zeros(len(begin), bool)
+    starts, ends = np.array(trace.unrecorded, np.int64).T
+    holes = np.searchsorted(starts, end, "left") - np.searchsorted(ends, begin, "right")
+    return np.asarray(holes > 0)
 
 
 def _first_of_ties(

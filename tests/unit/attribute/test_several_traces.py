@@ -1,0 +1,184 @@
+"""Several torch traces: cycles and processes of one run are one Trace, anything else is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nvprobe.analyze import analyze
+from nvprobe.attribute import attribute
+from nvprobe.attribute.together import load
+from nvprobe.errors import UsageError
+from nvprobe.report.tables import document
+
+SECOND = 1_000_000_000
+BASE = 1_790_857_026 * SECOND
+
+
+def _trace(pid: int = 7, at_us: int = 0, step: int = 1, rank: int | None = None) -> dict[str, Any]:
+    """A step of 1 ms that launches two kernels, 100 µs of them and 200 µs between them."""
+
+    def event(cat: str, name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
+        where = {"pid": pid, "tid": pid} | more
+        return {"ph": "X", "cat": cat, "name": name, "ts": at_us + ts, "dur": dur, **where}
+
+    def kernel(name: str, ts: float, correlation: int) -> dict[str, Any]:
+        args = {"correlation": correlation, "device": 0, "stream": 7, "context": 1}
+        return event("kernel", name, ts, 50, pid=0, tid=7, args=args)
+
+    events = [
+        event("user_annotation", f"ProfilerStep#{step}", 1000, 1000),
+        event("cpu_op", "aten::mm", 1100, 50, args={"External id": 1, "Input Dims": [[2, 3]]}),
+        event("cuda_runtime", "cudaLaunchKernel", 1110, 10, args={"correlation": 1}),
+        event("cuda_runtime", "cudaLaunchKernel", 1300, 10, args={"correlation": 2}),
+        kernel("gemm", 1200, 1),
+        kernel(f"other{step}", 1450, 2),
+    ]
+    head: dict[str, Any] = {"schemaVersion": 1, "baseTimeNanoseconds": BASE}
+    if rank is not None:
+        head["distributedInfo"] = {"rank": rank, "world_size": 4}
+    return {**head, "traceEvents": events}
+
+
+def _write(path: Path, **about: Any) -> Path:
+    path.write_text(json.dumps(_trace(**about)))
+    return path
+
+
+def test_cycles_of_a_profiler_are_one_trace(tmp_path: Path) -> None:
+    """The time between them was not recorded: no device idles there, no host works."""
+    first = _write(tmp_path / "a.json", step=1)
+    second = _write(tmp_path / "b.json", step=9, at_us=5_000_000)
+    trace = load(second, first)
+    assert trace.processes.pid.tolist() == [7, 7]
+    assert trace.unrecorded == ((2_000_000, 5_001_000_000),)  # from one step to the next
+    found = document(analyze(attribute(trace)))
+    assert [source["file"] for source in found["sources"]] == ["a.json", "b.json"]
+    assert found["clock"] == {"kind": "shared", "offset_ns": [0, 0], "matched_share": None}
+    (device,) = found["devices"]
+    assert (device["ops"], device["busy_ns"], device["idle_ns"]) == (4, 200_000, 400_000)
+    assert device["window_ns"] == 600_000
+    assert found["idle"]["total_ns"] == 400_000 == sum(found["idle"]["causes"].values())
+    assert [step["index"] for step in found["steps"]] == [1, 9]
+    assert [step["idle_ns"] for step in found["steps"]] == [200_000, 200_000]
+    assert [(p["ops"], p["gpu_ns"]) for p in found["ledger"]["by_process"]] == [(2, 100_000)] * 2
+    (operator,) = found["operators"]
+    assert (operator["calls"], operator["shapes"]) == (2, "[[2, 3]]")
+    assert sum(host["host_ns"] for host in found["host"]) == 2 * 180_000
+
+
+def test_processes_at_the_same_time_are_one_trace(tmp_path: Path) -> None:
+    """On one device: what runs together is busy once, and nothing is unrecorded."""
+    traces = [_write(tmp_path / f"{pid}.json", pid=pid, at_us=pid) for pid in (10, 20)]
+    trace = load(*traces)
+    assert trace.unrecorded == ()
+    assert trace.threads.tid.tolist() == [10, 20]
+    found = document(analyze(attribute(trace)))
+    (device,) = found["devices"]
+    assert device["busy_ns"] == 2 * 60_000
+    assert device["idle_ns"] == 190_000
+    assert {p["pid"] for p in found["processes"]} == {10, 20}
+    assert found["ledger"]["methods"]["launch"]["ops"] == 4
+
+
+def test_times_that_cannot_be_stay_so(tmp_path: Path) -> None:
+    broken = _trace(at_us=5_000_000, step=2)
+    broken["traceEvents"][-1]["ts"] = 0
+    (tmp_path / "b.json").write_text(json.dumps(broken))
+    trace = load(_write(tmp_path / "a.json"), tmp_path / "b.json")
+    assert trace.ops is not None
+    assert trace.ops.start[3] == 0
+    assert int(attribute(trace).valid.sum()) == 3
+
+
+def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
+    a, b = _write(tmp_path / "a.json"), _write(tmp_path / "b.json")
+    with pytest.raises(
+        UsageError, match=r"a\.json and b\.json record the same process at the same"
+    ):
+        load(a, b)
+    other = _write(tmp_path / "c.json", pid=8, at_us=9_000_000)
+    with pytest.raises(UsageError, match=r"a\.json, c\.json: several captures at once; give one"):
+        load(a, other)
+    ranks = [_write(tmp_path / f"{n}.json", pid=n + 1, rank=n) for n in (0, 1)]
+    with pytest.raises(UsageError, match=r"0\.json, 1\.json: traces of ranks 0, 1; give those of"):
+        load(*ranks)
+
+
+def test_a_folder_of_traces(tmp_path: Path) -> None:
+    """As tensorboard's handler leaves it; a packed copy and other files count for nothing."""
+    name = "host_7.{}.pt.trace.json"
+    _write(tmp_path / name.format(1), step=1)
+    packed = json.dumps(_trace(step=2, at_us=5_000_000)).encode()
+    (tmp_path / f"{name.format(2)}.gz").write_bytes(gzip.compress(packed))
+    (tmp_path / name.format(2)).write_bytes(packed)
+    (tmp_path / "events.json").write_text("[]")
+    (tmp_path / ".hidden.trace.json").write_text("no")
+    trace = load(tmp_path)
+    assert [source.file for source in trace.sources] == [name.format(1), f"{name.format(2)}.gz"]
+
+
+def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
+    for rank in (3, 1, 2):
+        _write(tmp_path / f"rank-{rank}.json", pid=rank, rank=rank)
+    trace = load(tmp_path)
+    assert [source.file for source in trace.sources] == ["rank-1.json"]
+    (note,) = trace.warnings
+    assert re.search(r"only rank 1 is analysed; traces of ranks 2, 3 lie beside it", note)
+
+
+def test_a_launched_folder_is_one_run(tmp_path: Path) -> None:
+    """Also processes that followed each other, as a script that trains twice starts them."""
+    (tmp_path / "run.json").write_text("{}")
+    _write(tmp_path / "trace.0.7.json", pid=7)
+    _write(tmp_path / "trace.0.8.json", pid=8, at_us=9_000_000)
+    _write(tmp_path / "trace.1.9.json", pid=9)
+    trace = load(tmp_path)
+    assert trace.processes.pid.tolist() == [7, 8]
+    assert len(trace.unrecorded) == 1
+    assert "ranks 1 lie beside it" in trace.warnings[0]
+
+
+def test_a_real_trace_beside_itself_later(corpus: Path, tmp_path: Path) -> None:
+    """Every figure doubles: nothing of one cycle leaks into the other."""
+    source = corpus / "kineto/h200/eager.json.gz"
+    text = gzip.decompress(source.read_bytes()).decode()
+    shifted = re.sub(
+        r'"baseTimeNanoseconds": (\d+)',
+        lambda m: m[0][: -len(m[1])] + str(int(m[1]) + 60 * SECOND),
+        text,
+    )
+    (tmp_path / "later.json").write_text(shifted)
+    one = document(analyze(attribute(load(source))))
+    two = document(analyze(attribute(load(source, tmp_path / "later.json"))))
+    for key in ("ops", "gpu_ns", "methods", "unresolved"):
+        assert _doubled(one["ledger"][key]) == two["ledger"][key], key
+    assert _doubled(one["idle"]["causes"]) == two["idle"]["causes"]
+    quantities = ("calls", "wall_ns", "ops", "gpu_ns", "gpu_busy_ns", "sync_ns", "idle_ns")
+    _double(one["ranges"], two["ranges"], ("path",), quantities)
+    _double(one["operators"], two["operators"], ("name", "shapes"), ("calls", "cpu_ns", "gpu_ns"))
+    assert [2 * m["gpu_ns"] for m in one["kernels"]] == [m["gpu_ns"] for m in two["kernels"]]
+    assert np.array_equal(
+        [d["idle_ns"] * 2 for d in one["devices"]], [two["devices"][0]["idle_ns"]]
+    )
+
+
+def _double(one: Any, two: Any, key: tuple[str, ...], quantities: tuple[str, ...]) -> None:
+    """The rows of two lists by a key: each quantity of the second is twice that of the first."""
+    by_key = [
+        {tuple(row[k] for k in key): [row[q] for q in quantities] for row in rows}
+        for rows in (one, two)
+    ]
+    assert {found: [2 * v for v in row] for found, row in by_key[0].items()} == by_key[1]
+
+
+def _doubled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _doubled(inner) for key, inner in value.items() if key != "threads"}
+    return 2 * value
