@@ -12,7 +12,8 @@ is taken out of Python's machinery before anybody sees it:
 
 Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
 are wrapped. Setting the mode does not initialise CUDA: it waits until the program does. torch warns
-once a process that the mode is a prototype; where it was nvprobe that set it, nobody sees that.
+once a process that the mode is a prototype; where it was nvprobe that set it, nobody sees that, and
+the program is told if it sets the mode itself.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class _Setting(threading.local):
 
 
 _setting_ours = _Setting()
+_withheld: str | None = None
+"""torch's remark, which it makes once a process, where it was nvprobe that drew it."""
 
 
 class _Ours:
@@ -150,11 +153,20 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
         original(debug_mode)
         import torch
 
+        _pass_on_remark(torch.is_warn_always_enabled())
         _wanted_mode = int(torch.cuda.get_sync_debug_mode())
         if _wanted_mode == 0:
             _quietly(original, WARN)
 
     return set_sync_debug_mode
+
+
+def _pass_on_remark(repeated: bool) -> None:
+    """Say to the program what torch would have said, unless it has just ``repeated`` it."""
+    global _withheld
+    text, _withheld = _withheld, None
+    if text is not None and not repeated:
+        warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _mutated() -> None:
@@ -184,6 +196,8 @@ def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def showwarnmsg(message: Any) -> None:
         text = str(message.message)
         if _setting_ours.now and text.startswith(PROTOTYPE):
+            global _withheld
+            _withheld = text
             return
         if not text.startswith(MESSAGE):
             original(message)

@@ -21,7 +21,7 @@ def command(ctx: click.Context, /) -> None:
 
     Exit code 1 where neither nsys nor torch.profiler can record here.
     """
-    from nvprobe.launch.doctor import examine, is_usable, to_json
+    from nvprobe.launch.doctor import examine, is_usable, summary, to_json
 
     settings = ctx.ensure_object(Settings)
     checks = examine()
@@ -33,4 +33,5 @@ def command(ctx: click.Context, /) -> None:
             click.echo(f"{state}  {check.name}: {check.found}")
             if check.remedy:
                 click.echo(f"{'':>8}    {check.remedy}")
+        click.echo(f"\n{summary(checks)}")
     ctx.exit(0 if is_usable(checks) else 1)

@@ -24,7 +24,7 @@ from nvprobe.launch.finish import missing_libraries
 from nvprobe.launch.plan import cuda_present
 from nvprobe.nsys import Nsys, find_importer, find_nsys
 
-__all__ = ["Check", "examine", "to_json"]
+__all__ = ["Check", "examine", "summary", "to_json"]
 
 State = Literal["ok", "warning", "failed", "absent"]
 
@@ -69,6 +69,17 @@ def is_usable(checks: list[Check]) -> bool:
     state = {check.name: check.state for check in checks}
     nsys = state["nsys"] == "ok" and state["nsys importer"] == "ok"
     return nsys or state["torch"] == "ok"
+
+
+def summary(checks: list[Check]) -> str:
+    """What `nvprobe launch` will do here, in a line."""
+    state = {check.name: check.state for check in checks}
+    if not is_usable(checks):
+        return "nvprobe launch can record nothing here: install nsys or torch"
+    nsys = state["nsys"] == "ok" and state["nsys importer"] == "ok"
+    recorder = "nsys" if nsys else "torch.profiler"
+    gpu = "" if state["CUDA driver"] == "ok" else ", without GPU work"
+    return f"nvprobe launch records with {recorder} here{gpu}"
 
 
 def _nsys() -> tuple[Nsys | None, Check]:
@@ -121,7 +132,10 @@ def _nvtx(nsys: Nsys | None) -> Check:
 
 
 def _torch() -> Check:
-    spec = find_spec("torch")
+    try:
+        spec = find_spec("torch")
+    except (ImportError, ValueError):  # an import hook, or a module without a spec
+        spec = None
     if spec is None or spec.origin is None:
         return Check("torch", "absent", "not installed in this environment", "pip install torch")
     text = ""

@@ -22,6 +22,7 @@ from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.plan import Plan
 
 __all__ = [
+    "ANALYSIS",
     "ANALYSIS_LIBRARIES",
     "analyse_runs",
     "annotation_note",

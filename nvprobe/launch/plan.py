@@ -101,9 +101,9 @@ class Plan:
         words = list(self.target.argv)
         if self.backend == "nsys":
             words = self.nsys_argv(folder, words)
-        shown = self.environ(folder, folder)
+        shown = self.environ(folder, folder.absolute())
         variables = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-        return " ".join([*variables, shlex.join(words)])
+        return " \\\n".join([*variables, shlex.join(words)])
 
 
 def make_plan(

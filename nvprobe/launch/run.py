@@ -18,7 +18,7 @@ from typing import Any
 
 from nvprobe.errors import NvprobeError, ToolError
 from nvprobe.launch import rundir
-from nvprobe.launch.finish import analyse_runs, check_capture, why_no_window
+from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.overhead import Overhead, WindowStatus
@@ -169,6 +169,7 @@ class _Run:
         if self.options.analyze and not self.in_job and outcome.captured:
             shown = self.folder if self._speaks_for_the_job() else Path()
             outcome.notes += analyse_runs([self.folder], shown, self.options)
+            outcome.files += self.folder.glob(ANALYSIS)
         return outcome
 
     def _speaks_for_the_job(self) -> bool:

@@ -146,6 +146,30 @@ def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
     assert recording.marks("sync") == []
 
 
+def test_the_remark_that_torch_makes_once_reaches_a_program_that_sets_the_mode(recorder: Recorder):
+    code = (
+        PROGRAM
+        + """
+said = []
+def set_mode(mode):                               # TORCH_WARN_ONCE
+    if not said:
+        said.append(mode)
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+    modes.append(mode)
+torch._C._cuda_set_sync_debug_mode = set_mode
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    syncs.install()
+    assert said == [1] and caught == []
+    for _ in range(2):
+        torch.cuda.set_sync_debug_mode(0); line = sys._getframe().f_lineno
+assert [(one.category, one.lineno) for one in caught] == [(UserWarning, line)], caught
+assert caught[0].filename == __file__
+"""
+    )
+    recorder.run(code)
+
+
 def test_that_the_mode_is_a_prototype_is_told_only_to_who_sets_it(
     recorder: Recorder, tmp_path: Path
 ):

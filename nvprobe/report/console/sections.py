@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
+from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Method
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
@@ -227,7 +228,8 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     order = np.argsort(-table.wall_ns, kind="stable")[: view.steps]
     order = np.sort(order)
     several = len(set(table.process.tolist())) > 1
-    out = new_table("Step", *(["Process"] if several else []), "Wall", "GPU", "Busy", "Ops")
+    gpu = ("GPU", "Busy", "Ops") if analysis.ledger.total.ops else ()
+    out = new_table("Step", *(["Process"] if several else []), "Wall", *gpu)
     pid = analysis.attribution.trace.processes.pid
     names = {int(p): analysis.attribution.paths.text(int(p)) for p in np.unique(table.path)}
     for row in order.tolist():
@@ -235,9 +237,7 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
             plain(f"{names[int(table.path[row])]} {int(table.index[row])}"),
             *([str(int(pid[table.process[row]]))] if several else []),
             time(int(table.wall_ns[row])),
-            time(int(table.gpu_ns[row])),
-            time(int(table.gpu_busy_ns[row])),
-            f"{int(table.ops[row]):,}",
+            *(_gpu_of_step(table, row) if gpu else ()),
         )
     longest, median = spread.longest_ns, spread.median_ns
     summary = f"{count(spread.count, 'step')}: median {time(median)}"
@@ -246,6 +246,11 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     if spread.count > len(order):
         summary += f"; the {len(order)} slowest are shown"
     return Group(out, Text(summary, "dim"))
+
+
+def _gpu_of_step(table: Steps, row: int) -> tuple[str, str, str]:
+    gpu, busy = int(table.gpu_ns[row]), int(table.gpu_busy_ns[row])
+    return time(gpu), time(busy), f"{int(table.ops[row]):,}"
 
 
 def spans(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:

@@ -9,7 +9,7 @@ import pytest
 
 from nvprobe.errors import ToolError
 from nvprobe.launch import doctor
-from nvprobe.launch.doctor import Check, examine, is_usable, to_json
+from nvprobe.launch.doctor import Check, examine, is_usable, summary, to_json
 from nvprobe.nsys import Nsys
 
 
@@ -34,6 +34,16 @@ def test_without_nsys_torch_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["nsys"].state == "absent"
     assert "scripts/install-nsys" in (found["nsys"].remedy or "")
     assert is_usable(list(found.values())) == (found["torch"].state == "ok")
+
+
+def test_the_last_line_says_what_a_launch_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    importer = Path("/x/QdstrmImporter")
+    with_nsys = list(checks(monkeypatch, made((2025, 3)), importer).values())
+    assert summary(with_nsys).startswith("nvprobe launch records with nsys here")
+    monkeypatch.setattr(doctor, "find_spec", lambda _name: None)
+    without = list(checks(monkeypatch, None).values())
+    assert not is_usable(without)
+    assert "install nsys or torch" in summary(without)
 
 
 def test_a_missing_importer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
