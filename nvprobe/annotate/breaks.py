@@ -14,9 +14,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import sidecar
+from nvprobe.annotate import places, sidecar
 from nvprobe.annotate.hooks import Hooks
-from nvprobe.annotate.sources import short_path
+from nvprobe.annotate.sources import code_line, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,10 +116,12 @@ def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recompile(reasons: list[str], code: Any) -> None:
+    source = code_line(code)
+    places.site_behind(sys._getframe(), "torch.compile", source)
     sidecar.write(
         "recompile",
         compile_id=_compile_id(),
-        source=f"{short_path(code.co_filename)}:{code.co_firstlineno}",
+        source=source,
         function=code.co_name,
         reasons=[_reason(text) for text in reasons],
     )

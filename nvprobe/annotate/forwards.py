@@ -28,7 +28,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from nvprobe.annotate import compiling as compiling_module
-from nvprobe.annotate import emitter, sidecar, torch_hooks
+from nvprobe.annotate import emitter, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Label
 
 if TYPE_CHECKING:
@@ -58,13 +58,16 @@ class Record(str):
             not open it again. None for a module without a range, with hooks, or a root.
         root: The owner, if the module is a root whose calls `run_root` takes.
         label: What the range is written with; None for a module that was left out.
+        within: The name of the root that the module is part of; None for a root, and for a module
+            that is no part of its root's tree.
 
     """
 
-    __slots__ = ("label", "owner", "root")
+    __slots__ = ("label", "owner", "root", "within")
     owner: type | None
     root: type | None
     label: Label | None
+    within: str | None
 
     def __deepcopy__(self, memo: object) -> Record:
         return self
@@ -76,12 +79,15 @@ class Record(str):
         return str, (str(self),)
 
 
-def make_record(path: str, owner: type | None, label: Label | None) -> Record:
+def make_record(
+    path: str, owner: type | None, label: Label | None, within: str | None = None
+) -> Record:
     """Make a record; text takes no further arguments in its ``__init__``."""
     record = Record(path)
     record.owner = owner
     record.root = None
     record.label = label
+    record.within = within
     return record
 
 
@@ -124,6 +130,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
 
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
+    note = places.called
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -133,6 +140,8 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             record = here.find_root(self, owner) if here.find_root else None
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
+                if side.is_open():
+                    note(record, None)
                 return call_root(original, record, self, args, kwargs)
             return original(self, *args, **kwargs)
         number = here._next_sequence if side.is_open() else None
@@ -142,6 +151,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
                 return original(self, *args, **kwargs)
             finally:
                 emit.pop()
+        note(record, record.within)
         first, start = number(), now()
         emit.push(record.label)
         try:
@@ -251,6 +261,7 @@ def wrap_class(cls: type) -> type | None:
         except (AttributeError, TypeError):  # an immutable class
             return None
         _wrapper_codes.add(wrapper.__code__)
+        places.hide(wrapper.__code__)
         _originals[owner] = original
     return owner
 
@@ -260,7 +271,7 @@ def _prepare() -> None:
     """Once: find the sequence numbers and hide our frames from Dynamo."""
     global _next_sequence
     _next_sequence = torch_hooks.sequence_number()
-    ours = (emitter, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
+    ours = (emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 
 
@@ -274,12 +285,15 @@ def unwrap_classes() -> None:
                 del _originals[owner]
 
 
-def add_hooks(module: nn.Module, label: Label) -> None:
-    """Open and close a range by forward hooks."""
+def add_hooks(module: nn.Module, record: Record) -> None:
+    """Open and close a module's range by forward hooks."""
+    label = cast("Label", record.label)
     compiling = compiling_module.compiling
 
     def enter(module: object, args: object) -> None:
         if not compiling():
+            if sidecar.is_open():
+                places.called(record, record.within)
             emitter.push(label)
 
     def leave(module: object, args: object, output: object) -> None:

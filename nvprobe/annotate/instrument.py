@@ -23,7 +23,16 @@ log = logging.getLogger("nvprobe")
 
 INHERIT_VARIABLE = "NVPROBE_INSTRUMENT"
 """Set for child processes: their ``sitecustomize`` instruments them."""
-_PARTS = ("phases", "syncs", "compiled", "graphs", "autograd", "collectives", "allocator")
+_PARTS = (
+    "phases",
+    "syncs",
+    "streams",
+    "compiled",
+    "graphs",
+    "autograd",
+    "collectives",
+    "allocator",
+)
 """Rooms with an ``install``; discovery of models is started beside them."""
 
 

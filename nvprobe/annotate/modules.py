@@ -130,7 +130,8 @@ def annotate_modules(
         wanted = (depth is None or _depth(path) <= depth) and _matches(modules, path, module)
         parallel = type(module).__name__ in _PARALLEL
         own = root if module is model else (not parallel and path) or class_name(module)
-        count += _give_record(module, own, wanted or not path)
+        within = None if module is model else root
+        count += _give_record(module, own, within, wanted or not path)
     annotated_roots.add(model)
     if forwards.run_root is not None:
         mark_root(model)
@@ -150,7 +151,7 @@ def mark_root(model: nn.Module) -> None:
             return
 
 
-def _give_record(module: nn.Module, name: str, wanted: bool) -> bool:
+def _give_record(module: nn.Module, name: str, within: str | None, wanted: bool) -> bool:
     """Give one module its record; returns whether it has a range."""
     forwards.drop_record(module)
     scripted = hasattr(module, "_c")  # its forward is C++
@@ -160,12 +161,12 @@ def _give_record(module: nn.Module, name: str, wanted: bool) -> bool:
         return False
     label = emitter.label(name, Category.MODULE)
     if "forward" in module.__dict__:
-        module.__dict__[KEY] = make_record(name, None, label)
-        forwards.add_hooks(module, label)
+        module.__dict__[KEY] = record = make_record(name, None, label, within)
+        forwards.add_hooks(module, record)
         return True
     owner = wrap_class(type(module))
     if owner is not None:
-        module.__dict__[KEY] = make_record(name, owner, label)
+        module.__dict__[KEY] = make_record(name, owner, label, within)
     return owner is not None
 
 

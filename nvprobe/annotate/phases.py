@@ -15,7 +15,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
-from nvprobe.annotate import emitter, forwards, graphs, modules, steps, torch_hooks
+from nvprobe.annotate import (
+    emitter,
+    forwards,
+    graphs,
+    loaders,
+    modules,
+    places,
+    sidecar,
+    steps,
+    torch_hooks,
+)
 from nvprobe.annotate import periods as periods_module
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.hooks import Hooks, after_import
@@ -23,7 +33,7 @@ from nvprobe.annotate.periods import periods
 from nvprobe.annotate.steps import on_step
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from torch import nn
 
@@ -61,6 +71,8 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
                 return original(*args, **kwargs)
             if before is not None:
                 before()
+            if sidecar.is_open():
+                _called(name, sys._getframe(1))
             emitter.push(label)
             try:
                 return original(*args, **kwargs)
@@ -70,6 +82,11 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
         return _unseen(ranged)
 
     return wrap
+
+
+def _called(name: str, frame: FrameType) -> None:
+    """Note where a phase's function is called."""
+    places.note(name, Category.PHASE, places.CALLED, frame)
 
 
 def _unseen(wrapper: Any) -> Any:
@@ -83,8 +100,12 @@ def _loading(original: Any) -> Any:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
+        if sidecar.is_open():
+            loaders.note(self)
         if steps.waiting():
             return original(self)
+        if sidecar.is_open():
+            places.note("data", Category.PHASE, places.LOOP, sys._getframe(1))
         begun = not _exhausted(self) and periods.data()
         try:
             return steps.wait_for(functools.partial(original, self))
@@ -114,6 +135,8 @@ def _copying(original: Any) -> Any:
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
             return original(self, *args, **kwargs)
+        if sidecar.is_open():
+            _called("h2d", sys._getframe(1))
         emitter.push(label)
         try:
             return original(self, *args, **kwargs)
@@ -191,6 +214,8 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
             if outer is self:
                 return original(self, *args, **kwargs)
             setattr(_inside, name, self)
+            if sidecar.is_open():
+                _called(name, sys._getframe(1))
             emitter.push(label)
             try:
                 return original(self, *args, **kwargs)
@@ -220,6 +245,8 @@ def _run_root(
     if name != "loss":
         periods.forward(module, trains)
     _inside.root = True
+    if sidecar.is_open():
+        _called(name, sys._getframe(1))
     emitter.push(LABELS[name])
     try:
         return run(module, *args, **kwargs)
@@ -272,7 +299,8 @@ def _install_known() -> None:
     for root in list(modules.annotated_roots):
         modules.mark_root(root)
     here = sys.modules[__name__]
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(here, periods_module, steps))
+    ours = (here, periods_module, steps, places, loaders)
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
     loader = "_BaseDataLoaderIter.__next__"
     _hooks.replace("torch.utils.data.dataloader", loader, _loading)
     _hooks.replace("torch.autograd", "backward", _phase("backward", periods.backward))

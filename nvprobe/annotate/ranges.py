@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
-from nvprobe.annotate import emitter
+from nvprobe.annotate import emitter, places, sidecar
 from nvprobe.annotate.compiling import compiling
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.torch_hooks import hide_from_dynamo, torch_loaded
@@ -42,6 +43,8 @@ class Range(AbstractContextManager["Range"]):
         self.label = emitter.label(name, category, payload)
 
     def __enter__(self) -> Range:
+        if sidecar.is_open() and not compiling():
+            places.note(self.name, self.category, places.ENTERED, sys._getframe(1))
         emitter.push(self.label)
         return self
 
@@ -111,7 +114,11 @@ def decorate(
         return cast("Decorated", type(wrapped)(inner))
     if not callable(wrapped):
         raise TypeError(f"cannot annotate a {type(wrapped).__name__}: it is not callable")
-    label = emitter.label(name or qualified_name(wrapped), Category.USER, payload)
+    name = name or qualified_name(wrapped)
+    label = emitter.label(name, Category.USER, payload)
+    code = places.code_of(wrapped)
+    if code is not None:
+        places.define(name, Category.USER, places.DEFINED, code)
     ranged = functools.update_wrapper(_wrapper_for(wrapped)(wrapped, label), wrapped)
     if torch_loaded():
         hide_from_dynamo([ranged])

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from nvprobe.annotate.sources import main_name
 from nvprobe.ranks import placement
 from nvprobe.version import __version__
 
-__all__ = ["close", "clock", "flush", "is_open", "open", "row", "write"]
+__all__ = ["close", "clock", "flush", "is_open", "on_open", "open", "row", "write"]
 
 log = logging.getLogger("nvprobe")
 
@@ -132,7 +133,17 @@ def open(folder: str | os.PathLike[str] | None = None) -> Path | None:  # noqa: 
         return None
     _file = file
     clock()
+    for listener in _listeners:
+        listener()
     return file.path()
+
+
+_listeners: list[Callable[[], object]] = []
+
+
+def on_open(listener: Callable[[], object]) -> None:
+    """Call ``listener`` when the file begins: what was known before it can be written then."""
+    _listeners.append(listener)
 
 
 def write(kind: str, **fields: Any) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-__all__ = ["short_path", "source_line", "user_stack"]
+__all__ = ["code_line", "is_library", "short_path", "source_line", "user_stack"]
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _KEPT_FOLDERS = 2
@@ -57,8 +57,13 @@ def source_line(frame: FrameType) -> str:
     return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def code_line(code: CodeType) -> str:
+    """``file:line`` where a function is defined (its first decorator, where it has any)."""
+    return f"{short_path(code.co_filename)}:{code.co_firstlineno}"
+
+
 @lru_cache(maxsize=4096)
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
     """Whether a file belongs to nvprobe, torch or the plumbing between them and a user's line."""
     if path.startswith(("<frozen", _OWN_FOLDER)):
         return True
@@ -87,7 +92,7 @@ def user_stack(
         if not hidden(frame.f_code):
             frames.append(frame)
         frame = frame.f_back
-    own = [one for one in frames if not _is_library(one.f_code.co_filename)]
+    own = [one for one in frames if not is_library(one.f_code.co_filename)]
     return [source_line(one) for one in (own or frames)[:depth]]
 
 

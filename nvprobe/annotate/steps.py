@@ -15,10 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nvprobe.annotate import emitter, sidecar, torch_hooks
+from nvprobe.annotate import emitter, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category, Label
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = [
     "Step",
@@ -224,6 +227,8 @@ def step() -> Step:
     out of its last step. Steps are counted from 0 in the process; the index is the payload.
     """
     _mark_explicit()
+    if sidecar.is_open():
+        places.note("step", Category.STEP, places.CALLED, sys._getframe(1))
     begin("call")
     return Step()
 
@@ -244,6 +249,8 @@ class Steps(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         _mark_explicit()
+        if sidecar.is_open():
+            _note_loop(sys._getframe(1))
         left = _length(self.loader)
         iterator = iter(self.loader)
         try:
@@ -262,6 +269,12 @@ class Steps(Generic[Item]):
                 yield item
         finally:
             end()
+
+
+def _note_loop(frame: FrameType) -> None:
+    """Note which line iterates: that of the step, and of the wait for its batch."""
+    places.note("step", Category.STEP, places.LOOP, frame)
+    places.note("data", Category.PHASE, places.LOOP, frame)
 
 
 def steps(loader: Iterable[Item]) -> Steps[Item]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nvprobe.errors import InputError
 from nvprobe.load.allocator import allocator_samples
+from nvprobe.load.sidecar_places import places
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
@@ -92,6 +93,10 @@ def _take(line: dict[str, Any], found: SidecarFile) -> None:
     elif kind == "allocator":
         columns = line.get("columns", [])
         found.allocator += [dict(zip(columns, row, strict=False)) for row in line.get("rows", [])]
+    elif kind == "place":
+        columns = line.get("columns", [])
+        rows = (row for row in line.get("rows", []) if isinstance(row, list))
+        found.lines["place"] += [dict(zip(columns, row, strict=False)) for row in rows]
     elif kind == "truncated":
         found.warnings.append(
             f"{found.file}: the sidecar reached its limit; later rows are missing"
@@ -160,6 +165,7 @@ class _Merger:
         for line in file.lines["compile_span"]:
             self.parts["compile_spans"] += _compile_span(line, process, shift)
         self.parts["syncs"] += _syncs(file.lines["sync"], process)
+        self.parts["places"] += places(file.lines["place"], process)
         self.parts["roots"] += [_text(line.get("name")) or "" for line in file.lines["root"]]
 
     def trace(self) -> Trace:

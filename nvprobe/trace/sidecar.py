@@ -19,6 +19,7 @@ __all__ = [
     "ManifestKernel",
     "ManifestNode",
     "ModuleCalls",
+    "Place",
     "Recompile",
     "Sidecar",
     "SyncSource",
@@ -170,6 +171,26 @@ class SyncSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A position in the user's code where something that has a name begins."""
+
+    process: int
+    name: str
+    """A range's name; a function's, where it has no range (``torch.cuda.empty_cache``)."""
+    category: str | None
+    """The range's category (``user``, ``phase``, ``module``, ``step``); None for a function."""
+    role: str
+    """``entered``, ``called``, ``defined``, ``loop``, ``made``, ``made_apart``."""
+    source: str
+    stack: tuple[str, ...]
+    """The lines that lead there, innermost first; of functions only."""
+    detail: str | None
+    """Of a module: its root's range; of a stream wait: which stream waits; of a function compiled
+    again: its line."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     """Everything of all sidecars of a run."""
 
@@ -184,3 +205,4 @@ class Sidecar:
     """Class names of the models whose modules were given ranges."""
     allocator: AllocatorSamples | None = None
     """None where no counters were sampled."""
+    places: tuple[Place, ...] = ()
