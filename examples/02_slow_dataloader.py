@@ -18,8 +18,8 @@ class Images(Dataset):  # type: ignore[type-arg]
     def __len__(self) -> int:
         return 1 << 20
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.0005)  # planted: stands for decoding
+    def __getitem__(self, index: int) -> torch.Tensor:  # planted: runs in the training process
+        time.sleep(0.0005)
         return torch.full((3, 64, 64), float(index % 7))
 
 

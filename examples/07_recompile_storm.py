@@ -21,8 +21,8 @@ def model(x: torch.Tensor) -> torch.Tensor:
 
 compiled = torch.compile(model, backend=chosen.backend, dynamic=chosen.fixed)
 data = torch.randn(4096, width, device=chosen.device)
-batches = (data[: 256 + 8 * i] for i in count())  # planted: a new shape each step
+batches = (data[: 256 + 8 * i] for i in count())
 
 for x in measure(batches, chosen):
     with phase("forward"), torch.no_grad():
-        compiled(x)
+        compiled(x)  # planted: a new shape each step

@@ -12,11 +12,9 @@ chosen = options()
 if chosen.fixed:
     torch.set_float32_matmul_precision("high")
 width = chosen.size(4096, 64)
-model = torch.nn.Sequential(
-    *(torch.nn.Linear(width, width) for _ in range(4))  # planted: FP32 weights
-).to(chosen.device)
+model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4))).to(chosen.device)
 batch = torch.randn(width, width, device=chosen.device)
 
 for x in measure(endless(batch), chosen):
     with phase("forward"), torch.no_grad():
-        model(x)
+        model(x)  # planted: products of FP32 weights

@@ -10,6 +10,7 @@ import dataclasses
 
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.bounds import bound
+from nvprobe.analyze.code_places import code_places
 from nvprobe.analyze.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analyze.devices import device_use
 from nvprobe.analyze.findings import findings, gather
@@ -83,6 +84,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
+        places=code_places(attribution),
     )
 
 

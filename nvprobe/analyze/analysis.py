@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvprobe.analyze.allocator import AllocatorUse
+from nvprobe.analyze.code_places import CodePlaces
 from nvprobe.analyze.findings.model import Finding
 from nvprobe.analyze.kernels.counters import CounterUse
 from nvprobe.analyze.kernels.traits import KernelTraits
@@ -75,3 +76,5 @@ class Analysis:
     """Aligned with ``kernels``."""
     work: PathWork | None = None
     """Arithmetic by path, where shapes are recorded."""
+    places: CodePlaces | None = None
+    """Where ranges begin in the program, where a sidecar tells."""

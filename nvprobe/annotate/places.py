@@ -171,7 +171,7 @@ def site_behind(frame: FrameType, name: str, detail: str | None) -> None:
         place.count = 0
     place.count += 1
     if place.count >= place.due:
-        place.due = 4 * place.count
+        place.due = 2 * place.count
         stack = [source_line(one) for one in frames]
         row = (name, None, CALLED, stack[0], stack, detail, place.count)
         sidecar.row("place", COLUMNS, row)

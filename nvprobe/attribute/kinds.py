@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from nvprobe.attribute.model import Kind
 from nvprobe.trace import NO_NAME, Column, Ranges, RangeSource, Trace
 
-__all__ = ["OWN_DOMAIN", "autograd_names", "range_kinds"]
+__all__ = ["CATEGORY_KINDS", "OWN_DOMAIN", "autograd_names", "range_kinds"]
 
 OWN_DOMAIN = "nvprobe"
 """The NVTX domain that nvprobe.annotate writes."""
 
-_CATEGORY_KINDS = {
+CATEGORY_KINDS = {
     "step": Kind.STEP,
     "phase": Kind.PHASE,
     "module": Kind.MODULE,
@@ -27,6 +27,7 @@ _CATEGORY_KINDS = {
     "collective": Kind.COLLECTIVE,
     "user": Kind.USER,
 }
+"""What a range of nvprobe's own is, by its category."""
 
 _LIBRARY_DOMAIN = (
     r"(?i)^(?:CCCL|CUB|Thrust|NCCL|cu(?:BLAS|BLASLt|DNN|SPARSE|SOLVER|FFT|RAND|TENSOR|DF)|"
@@ -66,9 +67,9 @@ def range_kinds(
     )
     kind[ranges.source == RangeSource.MODULE] = Kind.MODULE
     for row, text in _texts(trace, ranges.category):
-        if text in _CATEGORY_KINDS:
+        if text in CATEGORY_KINDS:
             own = _own_domain(trace, ranges)
-            kind[own & (ranges.category == row)] = _CATEGORY_KINDS[text]
+            kind[own & (ranges.category == row)] = CATEGORY_KINDS[text]
     return kind
 
 

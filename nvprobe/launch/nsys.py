@@ -75,7 +75,7 @@ def _what_to_trace(flags: _Flags, options: LaunchOptions) -> None:
     """CUDA and NVTX; OS calls and stacks only when asked: they once made 2 GB a second."""
     traces = ["cuda", "nvtx", *(["osrt"] if options.os_calls else [])]
     flags.add("--trace", ",".join(traces))
-    sampling = options.call_chains
+    sampling = options.call_chains or _python_stacks(flags, options)
     flags.add("--sample", "process-tree" if sampling else "none")
     flags.add("--cpuctxsw", "none")
     flags.add("--backtrace", "fp" if sampling else "none")
@@ -114,12 +114,18 @@ def _extras(flags: _Flags, options: LaunchOptions) -> None:
             "GPU metrics are not recorded",
         )
         flags.add_if("--gpu-metrics-frequency", "20000")
-    if options.call_chains:
-        flags.add_if("--cudabacktrace", "sync:0", "call chains are not recorded")
+    if options.call_chains or _python_stacks(flags, options):
+        which = "all:0" if _python_stacks(flags, options) else "sync:0"
+        flags.add_if("--cudabacktrace", which, "call chains are not recorded")
     if options.python_backtraces:
         flags.add_if("--python-backtrace", "cuda", "Python back-traces are not recorded")
     if options.memory_usage:
         flags.add_if("--cuda-memory-usage", "true", "memory usage is not recorded")
+
+
+def _python_stacks(flags: _Flags, options: LaunchOptions) -> bool:
+    """Whether Python stacks are recorded: nsys takes them only beside native ones and sampling."""
+    return options.python_backtraces and flags.nsys.supports("--python-backtrace")
 
 
 def _override(own: list[str], given: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ __all__ = [
     "finding_rows",
     "kernel_traits",
     "memory",
+    "places_of_paths",
     "work_of_paths",
 ]
 
@@ -39,6 +40,7 @@ def finding_rows(analysis: Analysis) -> list[Row] | None:
             "severity": one.severity,
             "path": paths.text(one.path) if one.path >= 0 else None,
             "sources": list(one.sources),
+            "source_roles": list(one.roles),
             "evidence": dict(one.evidence),
             "saves_ns": list(one.saves_ns),
             "try": list(one.advice),
@@ -96,6 +98,13 @@ def work_of_paths(analysis: Analysis) -> dict[int, Row]:
         }
         for row, path in enumerate(table.path.tolist())
     }
+
+
+def places_of_paths(analysis: Analysis, rows: list[int]) -> list[list[Row] | None]:
+    """Per path: the lines at which its last range begins; null where no sidecar tells places."""
+    if analysis.places is None:
+        return [None] * len(rows)
+    return [[line._asdict() for line in analysis.places.own(row)] for row in rows]
 
 
 def counters(analysis: Analysis) -> Row | None:

@@ -180,6 +180,7 @@ def _ranges(analysis: Analysis) -> list[Row]:
             **_numeric(table, quantities),
             "work": [work.get(row) for row in rows.tolist()],
             "counters": [counters.get(row) for row in rows.tolist()],
+            "places": advice.places_of_paths(analysis, rows.tolist()),
         }
     )
 

@@ -79,14 +79,16 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True)
 class CallChains(Table):
-    """Native call stacks, one row a frame, by chain and depth."""
+    """Call stacks, one row a frame, by chain and depth."""
 
     chain: Column = column("i8")
     """What ``Calls.callchain`` refers to (of ``Trace.callchains``)."""
     depth: Column = column("i4")
     """0 for the innermost frame."""
     symbol: Column = column("i4")
-    """The function's name; a bare address where it was not resolved."""
+    """The function's name; a bare address where it was not resolved; a Python frame's line."""
+    line: Column | None = column("i4", optional=True)
+    """``file:line`` of a Python frame, ``NO_NAME`` for a native one; ``None``: all are native."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,3 +189,27 @@ def test_readings_of_the_allocator(tmp_path: Path) -> None:
         assert found.reserved.tolist() == [-1, -1]
     side = merge_sidecars(plain, [read_sidecar(write(tmp_path, HEADER, MODULES))]).sidecar
     assert side.allocator is None
+
+
+def test_places_have_one_row_a_position_with_its_highest_count(tmp_path: Path) -> None:
+    columns = ["name", "category", "role", "source", "stack", "detail", "count"]
+    wait = ["torch.cuda.Stream.wait_stream", None, "called", "t.py:3", ["t.py:3", "t.py:9"]]
+    rows = [
+        ["forward", "user", "entered", "t.py:5", None, None, 1],
+        ["forward", "user", "entered", "t.py:5", None, None, 4],
+        ["forward", "user", "entered", "t.py:8", None, None, 1],
+        [*wait, "default", 2],
+        ["no line", "user", "entered", None, None, None, 1],
+        ["cut", "user"],
+        "not a row",
+    ]
+    line = {"kind": "place", "columns": columns, "rows": rows}
+    found = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))]).sidecar.places
+    assert [(one.name, one.source, one.count) for one in found] == [
+        ("forward", "t.py:5", 4),
+        ("forward", "t.py:8", 1),
+        ("torch.cuda.Stream.wait_stream", "t.py:3", 2),
+    ]
+    last = found[-1]
+    assert (last.category, last.stack, last.detail) == (None, ("t.py:3", "t.py:9"), "default")
+    assert {one.process for one in found} == {0}

@@ -133,6 +133,7 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
             ("torch.compile(dynamic=True), or torch._dynamo.mark_dynamic, for changing shapes",
              "pad or bucket inputs to a few shapes",
              "keep changing Python values out of compiled code, or make them tensors"),
+            functions=("torch.compile",), roles=("defined",) * len(sources),
         )  # fmt: skip
     else:
         yield Finding(

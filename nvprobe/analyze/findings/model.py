@@ -43,7 +43,8 @@ class Finding:
     path: int
     """Row of ``attribution.paths``, -1 where it is no one path's."""
     sources: tuple[str, ...]
-    """Lines of the program, where known: ``train.py:31``."""
+    """Lines of the program, where known: ``train.py:31``. A rule gives those that it knows to be
+    the cause; `sources.with_sources` adds what the capture tells of the others."""
     evidence: Mapping[str, Value]
     saves_ns: tuple[int, int]
     advice: tuple[str, ...]
@@ -52,6 +53,10 @@ class Finding:
     """Set when findings are ranked, from ``saves_ns``."""
     ops: Column | None = field(default=None, repr=False, compare=False)
     """Op rows that it is about: their lines are looked up where Python frames are recorded."""
+    functions: tuple[str, ...] = ()
+    """Functions without a range whose calls, where the sidecar tells them, are the cause."""
+    roles: tuple[str, ...] = ()
+    """What each of ``sources`` is: ``line`` or a role of `nvprobe.analyze.code_places`."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,25 @@
-"""Lines of the program for findings that have none, from recorded Python frames.
+"""Lines of the program for findings, from the best that the capture tells.
 
-A frame names a function and its first line: ``train.py:50 (step)``.
+In this order: the rule's own (a synchronisation's mark, a graph break's line); calls that are the
+cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;
+Python frames of a torch trace, which name a function; the place at which the innermost range of the
+finding's path begins. A line never comes without its role.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 
+from nvprobe.analyze.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.grouping import sums
-from nvprobe.analyze.waiting.lines import code_lines
+from nvprobe.analyze.waiting.lines import CodeLines, chain_lines, code_lines
+from nvprobe.trace import Calls, Column
 
 __all__ = ["with_sources"]
 
@@ -22,26 +29,87 @@ _MOST = 3
 
 
 def with_sources(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
-    """Findings with the lines that called for their ops, the longest first."""
-    calls = evidence.trace.calls
-    if calls is None or all(one.sources or one.ops is None for one in found):
-        return list(found)
-    lines = code_lines(evidence.trace)
-    if lines is None:
-        return list(found)
-    out = []
-    for one in found:
-        if one.sources or one.ops is None:
-            out.append(one)
-            continue
-        call = evidence.attribution.call[one.ops]
+    """Findings with their lines, the likeliest first, and what each line is."""
+    lines = _Lines(evidence)
+    return [lines.complete(one) for one in found]
+
+
+def _role(source: str) -> str:
+    """What a line is that a rule knows: frames of torch traces have the function behind them."""
+    return FUNCTION if source.endswith(")") else LINE
+
+
+class _Lines:
+    """Looks lines up; what the capture has none of is asked for once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+
+    def complete(self, finding: Finding) -> Finding:
+        """The finding with its sources and their roles."""
+        roles = finding.roles or tuple(map(_role, finding.sources))
+        known = tuple(Line(*pair) for pair in zip(finding.sources, roles, strict=True))
+        lines = (
+            known + self._functions(finding)
+            or self._back_traces(finding)
+            or self._frames(finding)
+            or self._place(finding)
+        )
+        unique: dict[str, str] = {}
+        for source, role in lines:
+            unique.setdefault(source, role)
+        return dataclasses.replace(finding, sources=tuple(unique), roles=tuple(unique.values()))
+
+    @cached_property
+    def _places(self) -> CodePlaces | None:
+        return code_places(self.evidence.attribution)
+
+    @cached_property
+    def _code_lines(self) -> CodeLines | None:
+        return code_lines(self.evidence.trace)
+
+    @property
+    def _calls(self) -> Calls:
+        calls = self.evidence.trace.calls
+        return calls if calls is not None else Calls.empty()
+
+    def _functions(self, finding: Finding) -> tuple[Line, ...]:
+        if self._places is None or not finding.functions:
+            return ()
+        return self._places.functions(finding.functions, ("default", *finding.sources))
+
+    def _place(self, finding: Finding) -> tuple[Line, ...]:
+        return () if self._places is None else self._places.of(finding.path)
+
+    def _back_traces(self, finding: Finding) -> tuple[Line, ...]:
+        """The lines that launched its ops, by the Python frames of their call stacks."""
+        if finding.ops is None or self._calls.callchain is None:
+            return ()
+        call = self.evidence.attribution.call[finding.ops]
+        chain = np.where(call >= 0, np.append(self._calls.callchain, -1)[call], -1)
+        row, labels = chain_lines(self.evidence.trace, chain)
+        return self._longest(finding.ops, row, labels, LINE)
+
+    def _frames(self, finding: Finding) -> tuple[Line, ...]:
+        """The functions that launched its ops, by the frames of a torch trace."""
+        if finding.ops is None or self._code_lines is None:
+            return ()
+        call = self.evidence.attribution.call[finding.ops]
         known = call >= 0
-        label = np.full(len(call), -1, np.int64)
-        label[known] = lines.at(calls.thread[call[known]], calls.start[call[known]])
-        spent = sums(label, evidence.attribution.duration[one.ops], len(lines.labels))
+        row = np.full(len(call), -1, np.int64)
+        row[known] = self._code_lines.at(
+            self._calls.thread[call[known]], self._calls.start[call[known]]
+        )
+        return self._longest(finding.ops, row, self._code_lines.labels, FUNCTION)
+
+    def _longest(
+        self, ops: Column, row: Column, labels: pa.StringArray, role: str
+    ) -> tuple[Line, ...]:
+        """The labels with most GPU time of some ops; ``row``: of the labels, per op, -1."""
+        duration = self.evidence.attribution.duration[ops]
+        spent = sums(row.astype(np.int64), duration, len(labels))
         largest = np.argsort(-spent, kind="stable")[:_MOST]
-        total = int(evidence.attribution.duration[one.ops].sum())
-        named = [str(lines.labels[int(row)].as_py()) for row in largest
-                 if spent[row] and spent[row] >= _SHARE * total]  # fmt: skip
-        out.append(dataclasses.replace(one, sources=tuple(named)))
-    return out
+        least = max(_SHARE * int(duration.sum()), 1)
+        return tuple(
+            Line(str(labels[int(one)].as_py()), role) for one in largest if spent[one] >= least
+        )

@@ -22,6 +22,9 @@ __all__ = ["exposed_communication", "exposed_copies", "graph_gaps"]
 
 HOST_TO_DEVICE, PAGEABLE = 1, 1
 SHORT_NODE_NS = 10_000
+_STREAM_WAITS = tuple(
+    f"torch.cuda.{name}" for name in ("Stream.wait_stream", "Stream.wait_event", "Event.wait")
+)
 
 
 def exposed_copies(evidence: Evidence) -> Iterator[Finding]:
@@ -47,6 +50,7 @@ def exposed_copies(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         id="exposed_copy",
         ops=rows,
+        functions=() if on_compute else _STREAM_WAITS,
         title=f"Copies to the GPU in {place} run alone: "
         + ("they share the stream of the compute" if on_compute else "the compute waits for them"),
         path=path,

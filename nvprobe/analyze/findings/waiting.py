@@ -253,6 +253,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
         f"{named(paths, path)}",
         path=path,
         sources=(),
+        functions=("torch.cuda.empty_cache",) if freed else (),
         evidence={
             "allocating_calls": len(rows) - freed,
             "freeing_calls": freed,

@@ -18,7 +18,7 @@ from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting, nest
 from nvprobe.trace import Column, Frames, Trace
 
-__all__ = ["NO_LINE", "CodeLines", "code_lines", "lines_behind"]
+__all__ = ["NO_LINE", "CodeLines", "chain_lines", "code_lines", "lines_behind"]
 
 NO_LINE = -1
 
@@ -100,6 +100,30 @@ def lines_behind(attribution: Attribution) -> CodeLines | None:
     backward = np.flatnonzero(attribution.autograd)
     leader[backward] = attribution.open.initiator(backward)
     return dataclasses.replace(lines, leader=leader)
+
+
+def chain_lines(trace: Trace, chains: Column) -> tuple[Column, pa.StringArray]:
+    """(int32 row of the labels, ``NO_LINE``, per given call chain; labels): the user's line.
+
+    From the Python frames of native call stacks (``nsys --python-backtrace``): the innermost one
+    that is the user's, and the very line that it was running.
+    """
+    out, table = np.full(len(chains), NO_LINE, np.int32), trace.callchains
+    if table is None or table.line is None or not len(chains):
+        return out, pa.array([], pa.string())
+    names, code = np.unique(table.line, return_inverse=True)
+    texts = trace.strings.take(pa.array(names, mask=names < 0))
+    file = pc.replace_substring_regex(texts, r":\d+$", "")
+    users = pc.fill_null(pc.invert(pc.match_substring_regex(file, _NOT_THE_USERS)), False)
+    row = np.flatnonzero(users.to_numpy(zero_copy_only=False)[code])
+    chain = table.chain[row]
+    if not len(row):
+        return out, texts
+    # Rows are by chain and depth: what stands first of a chain is innermost.
+    first = np.minimum(np.searchsorted(chain, chains, "left"), len(row) - 1)
+    hit = chain[first] == chains
+    out[hit] = code[row[first[hit]]]
+    return out, texts
 
 
 def _labels(trace: Trace, frames: Frames) -> tuple[Column, Column, pa.StringArray]:

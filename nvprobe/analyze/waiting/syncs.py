@@ -19,7 +19,7 @@ from nvprobe.analyze.coverage import by_group
 from nvprobe.analyze.grouping import counts, distinct, sums
 from nvprobe.analyze.waiting.blocking import SyncCalls
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.lines import CodeLines
+from nvprobe.analyze.waiting.lines import CodeLines, chain_lines
 from nvprobe.analyze.waiting.sync_operators import chain_operators, path_operators
 from nvprobe.attribute.intervals import runs, sorted_by
 from nvprobe.attribute.model import Attribution
@@ -141,17 +141,19 @@ def _named(
         _marked(trace, waits, group),
         chain_operators(trace, chain),
         (operators.rows(path), operators.names),
+        chain_lines(trace, chain),
     ]
     if lines is not None:
         start = trace.calls.start[waits.call]
         parts.append((lines.at(waits.thread, start), lines.labels))
         parts.append((lines.built_in_at(waits.thread, start), lines.labels))
     columns, labels = _Labels(parts).coded()
-    source, operator = columns[0], _shared(columns[1], group)
+    source = _shared(np.where(columns[0] >= 0, columns[0], columns[3]), group)
+    operator = _shared(columns[1], group)
     operator = np.where(operator >= 0, operator, columns[2])
     if lines is not None:
-        source = np.where(source >= 0, source, columns[3])
-        operator = np.where(operator >= 0, operator, columns[4])
+        source = np.where(source >= 0, source, columns[4])
+        operator = np.where(operator >= 0, operator, columns[5])
     return source, operator, labels
 
 

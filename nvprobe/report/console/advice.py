@@ -17,6 +17,18 @@ __all__ = ["findings", "memory_peak", "memory_use"]
 
 _STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
 _HOLDERS = 8
+_WORDS = {
+    "line": "at",
+    "function": "in the function at",
+    "entered": "range entered at",
+    "called": "called at",
+    "from": "from",
+    "defined": "function defined at",
+    "loop": "in the loop at",
+    "made": "made by the function at",
+    "made_apart": "made in workers by the function at",
+}
+"""How a line is told, by its role (`nvprobe.analyze.code_places`)."""
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 
@@ -114,10 +126,22 @@ def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableTyp
 def _one(number: int, finding: Finding, window: int) -> RenderableType:
     title = Text(plain(finding.title).plain, _STYLES[finding.severity])
     lines: list[RenderableType] = [title]
+    if where := _where(finding):
+        lines.append(Text(where))
     if finding.saves_ns[1]:
         lines.append(Text(f"saves {_saving(finding.saves_ns, window)}"))
     lines += [_hanging("→", Text(plain(advice).plain)) for advice in finding.advice[:_ADVICE]]
     return _hanging(f"{number}.", Group(*lines))
+
+
+def _where(finding: Finding) -> str:
+    """Its lines in words; those that the title names already are left out."""
+    words = [
+        f"{_WORDS.get(role, 'near')} {plain(source).plain}"
+        for source, role in zip(finding.sources, finding.roles, strict=True)
+        if source not in finding.title
+    ]
+    return ", ".join(words)
 
 
 def _hanging(mark: str, body: RenderableType) -> RenderableType:

@@ -20,7 +20,14 @@ NEW = Nsys(
     (2025, 3, 1),
     "2025.3.1",
     dict.fromkeys(
-        [*COMMON, "--gpu-metrics-devices", "--gpu-metrics-frequency", "--python-backtrace"], ""
+        [
+            *COMMON,
+            "--gpu-metrics-devices",
+            "--gpu-metrics-frequency",
+            "--python-backtrace",
+            "--cudabacktrace",
+        ],
+        "",
     ),
 )
 
@@ -81,6 +88,8 @@ def test_what_a_version_lacks_is_left_out_and_said() -> None:
     new, notes = flags(NEW, asked)
     assert new["--gpu-metrics-devices"] == "cuda-visible"
     assert new["--python-backtrace"] == "cuda"
+    assert (new["--cudabacktrace"], new["--sample"]) == ("all:0", "process-tree")
+    assert (old.get("--cudabacktrace"), old["--sample"]) == (None, "none")
     assert notes == []
 
 

@@ -37,7 +37,7 @@ def test_findings_in_json_are_those_of_the_schema() -> None:
     found = document(analysis_of(loop(body)))["findings"]
     assert json.loads(json.dumps(found)) == found
     assert set(found[0]) == {
-        "id", "title", "severity", "path", "sources", "evidence", "saves_ns", "try",
+        "id", "title", "severity", "path", "sources", "source_roles", "evidence", "saves_ns", "try",
     }  # fmt: skip
     assert (found[0]["id"], found[0]["path"]) == ("input_wait", "step/data")
 
