@@ -184,16 +184,19 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
 
 def _tell(settings: Settings, outcome: Outcome) -> None:
     """Notes, then what was written and what to do with it; stdout stays the program's."""
+    who = "nvprobe" if outcome.rank is None else f"nvprobe, rank {outcome.rank}"
     for note in outcome.notes:
-        settings.note(f"nvprobe: {note}")
+        settings.note(f"{who}: {note}")
     if outcome.problem:
-        click.echo(f"nvprobe: {outcome.problem}", err=True)
+        click.echo(f"{who}: {outcome.problem}", err=True)
     if settings.as_json:
         run = outcome.folder / "run.json"
         click.echo(
             run.read_text("utf-8") if run.exists() else json.dumps({"exit_code": outcome.code})
         )
         return
+    if outcome.rank is not None or not outcome.folder.exists():
+        return  # the launch of the whole job says what was written
     names = ", ".join(file.name for file in outcome.files if not file.name.startswith("sidecar"))
     settings.note(f"Wrote {outcome.folder}" + (f" ({names})" if names else ""))
     if outcome.captured:

@@ -53,6 +53,8 @@ class Outcome:
     code: int
     folder: Path
     files: list[Path] = field(default_factory=list)
+    rank: int | None = None
+    """In a job that nvprobe started: whose outcome it is."""
     notes: list[str] = field(default_factory=list)
     problem: str | None = None
 
@@ -89,7 +91,8 @@ def launch(
         os.execvp(target.argv[0], list(target.argv))  # noqa: S606 - unprofiled ranks run as they are
     plan = make_plan(target, options)
     folder = _folder(target, options, place, in_job=in_job)
-    _tell(options, plan.notes)
+    if not in_job or _speaks_for_the_job(place, options):
+        _tell(options, plan.notes)
     return _Run(plan, folder, place, in_job=in_job).carry_out()
 
 
@@ -128,6 +131,8 @@ def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) ->
     ranks = sorted(folder.glob("rank*/run.json")) + sorted(folder.glob("process*/run.json"))
     outcome.files = [file.parent for file in ranks]
     if not ranks:
+        with suppress(OSError):
+            folder.rmdir()  # nothing came into it
         outcome.problem = (
             f"{job.launcher} ended with code {outcome.code} before any rank was recorded"
         )
@@ -158,6 +163,7 @@ class _Run:
             ending = self._run(temporary)
             status = WindowStatus.read(temporary)
             outcome = Outcome(1 if ending.code is None else ending.code, self.folder)
+            outcome.rank = self.place.rank if self.in_job else None
             try:
                 self._collect(temporary, ending, status, outcome)
             except (NvprobeError, OSError) as error:
@@ -167,14 +173,11 @@ class _Run:
         with suppress(OSError):
             self._write_run_json(outcome, ending, status)
         if self.options.analyze and not self.in_job and outcome.captured:
-            shown = self.folder if self._speaks_for_the_job() else Path()
+            alone = _speaks_for_the_job(self.place, self.options)
+            shown = self.folder if alone else Path()
             outcome.notes += analyse_runs([self.folder], shown, self.options)
             outcome.files += self.folder.glob(ANALYSIS)
         return outcome
-
-    def _speaks_for_the_job(self) -> bool:
-        """Whether this is the one rank whose summary is printed, among ranks that end together."""
-        return self.place.rank in (None, min(self.options.ranks or [0]))
 
     def _run(self, temporary: Path) -> Ending:
         """Run the program; without nsys where nsys does not get to start it."""
@@ -308,6 +311,11 @@ class _Run:
                 "problem": outcome.problem,
             }
         rundir.write_json(self.folder / "run.json", document)
+
+
+def _speaks_for_the_job(place: Placement, options: LaunchOptions) -> bool:
+    """Whether this is the one rank that says what holds for all, and whose summary is printed."""
+    return place.rank in (None, min(options.ranks or [0]))
 
 
 @contextmanager

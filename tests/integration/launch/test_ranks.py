@@ -112,10 +112,25 @@ for rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 "$@" || ex
 """
     )
     mpirun.chmod(0o755)
-    program = launch.script("import os; print(os.environ['OMPI_COMM_WORLD_RANK'])")
-    result = launch(str(mpirun), "-np", "2", sys.executable, program)
+    program = launch.script(
+        """
+        import os, nvprobe
+        with nvprobe.range("work"):
+            print(os.environ["OMPI_COMM_WORLD_RANK"])
+        """
+    )
+    result = launch(str(mpirun), "-np", "2", sys.executable, program, analyze=True)
     assert (result.code, result.out) == (0, "0\n1\n"), result.err
     assert list(ranks_of(result)) == ["rank0", "rank1"]
+    for folder in ranks_of(result).values():
+        analysis = json.loads((folder / "analysis.json").read_text())
+        assert "work" in {row["path"] for row in analysis["ranges"]}
+    assert result.err.count("Ledger") == 1, "the summary of the first rank"
+    assert result.err.count("Wrote ") == 1
+    assert result.err.rstrip().endswith("next: nvprobe analyze run/rank0")
+    whole = launch.run_nvprobe("analyze", "run")
+    assert (whole.returncode, whole.stdout) == (1, "")
+    assert "holds the runs of 2 ranks; give one of them, such as rank0" in whole.stderr
 
 
 def test_a_job_that_never_starts_a_rank(launch: Launcher) -> None:
@@ -126,3 +141,4 @@ def test_a_job_that_never_starts_a_rank(launch: Launcher) -> None:
     result = launch(str(mpirun), "-np", "2", "python", "job.py")
     assert result.code == 1
     assert "before any rank was recorded" in result.err
+    assert not result.folder.exists(), "nothing was written"
