@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Clock, Column, Devices, Table, Trace
+from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 
 __all__ = ["joined"]
 
@@ -45,7 +45,6 @@ def joined(traces: Sequence[Trace]) -> Trace:
         sources=tuple(source for one in traces for source in one.sources),
         warnings=tuple(warning for one in traces for warning in one.warnings),
         missing=tuple(dict.fromkeys(missing for one in traces for missing in one.missing)),
-        clock=Clock("shared", (0, 0)),
         start_ns=min(parts.windows)[0],
         end_ns=max(end for _, end in parts.windows),
         unrecorded=_holes(parts.windows),

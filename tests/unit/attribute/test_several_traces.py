@@ -60,7 +60,7 @@ def test_cycles_of_a_profiler_are_one_trace(tmp_path: Path) -> None:
     assert trace.unrecorded == ((2_000_000, 5_001_000_000),)  # from one step to the next
     found = document(analyze(attribute(trace)))
     assert [source["file"] for source in found["sources"]] == ["a.json", "b.json"]
-    assert found["clock"] == {"kind": "shared", "offset_ns": [0, 0], "matched_share": None}
+    assert found["clock"] == {"kind": "single", "offset_ns": None, "matched_share": None}
     (device,) = found["devices"]
     assert (device["ops"], device["busy_ns"], device["idle_ns"]) == (4, 200_000, 400_000)
     assert device["window_ns"] == 600_000
