@@ -29,7 +29,9 @@ def capture_paths(trace: Trace, look_up: OpenPaths, process: Column, node: Colum
     out = np.full(len(node), NO_PATH, np.int32)
     known = np.flatnonzero(created >= 0)
     rows, inverse = np.unique(created[known], return_inverse=True)
-    since = _latest_begin(trace, nodes.process[rows], nodes.time[rows])
+    # The capture may lie in an earlier file than the replay, which has a process row of its own.
+    captor = trace.threads.process[nodes.thread[rows]]
+    since = _latest_begin(trace, captor, nodes.time[rows])
     captured = np.flatnonzero(since >= 0)
     begin = _begin_times(trace)[since[captured]]
     found = np.full(len(rows), NO_PATH, np.int32)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.load.kineto.earlier_captures import with_earlier_captures
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 
 __all__ = ["joined"]
@@ -30,6 +31,11 @@ def joined(traces: Sequence[Trace]) -> Trace:
     if len(traces) == 1:
         return traces[0]
     traces = sorted(traces, key=lambda trace: trace.origin_ns or 0)
+    return with_earlier_captures(_together(traces))
+
+
+def _together(traces: Sequence[Trace]) -> Trace:
+    """The tables of all traces, one after the other."""
     parts = _Parts(traces)
     tables: dict[str, Any] = {
         spec.name: parts.table(spec.name)

@@ -33,7 +33,8 @@ class Clock:
     """How the times of merged sources relate; the JSON ``clock``."""
 
     kind: str
-    """``single`` (one source, or torch traces of one run), ``shared`` (one process under both) or ``sequence`` (two runs)."""
+    """``single`` (one source, or torch traces of one run), ``shared`` (one process under both) or
+    ``sequence`` (two runs)."""
     offset_ns: tuple[int, int] | None = None
     """Bounds of what was added to the second source's raw times, beyond the difference of their
     origins, to bring them onto the first's clock; ``None`` where times are never compared."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.load.kineto.captures import Captured, captured_nodes
+from nvprobe.load.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.identities import (
     HOSTED,
@@ -96,6 +96,7 @@ class _Assembly:
         ranges, operators = self._ranges()
         self._let_go("operators", "annotations", "modules")
         captured = self._captured()
+        missing += untold_captures(captured.node, captured.created)
         calls, ops, syncs = self._calls(), self._ops(captured.node), self._syncs()
         nodes = captured.table(calls.process, calls.thread, calls.start)
         devices = device_table(self.about, self.device_ids, self.names.__getitem__)

@@ -4,19 +4,25 @@ A torch trace does not record the creation of graph nodes. It records the launch
 which start nothing then, and the ops of each replay. Where a capture ended before a replay, both
 have as many kernels, copies and sets in the same order, and the replay ran on one stream (so its
 order is that of the capture), the n-th op is the n-th launch. Anything else stays untold.
+
+A capture can also lie in an earlier trace of the same process (another cycle of its profiler). What
+was captured between the two files was recorded by neither, so a replay is only led there where a
+single capture fits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.trace import Column, GraphNodes, OpKind
+from nvprobe.trace import Column, GraphNodes, Missing, OpKind
 
-__all__ = ["Captured", "captured_nodes"]
+__all__ = ["CAPTURE", "Captured", "captured_nodes", "latest", "only", "untold_captures"]
+
+CAPTURE = "CUDA graph capture"
 
 _BEGIN = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture")
 _END = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture")
@@ -27,6 +33,8 @@ _WORK = (
 )
 _NOTHING = -1
 _NODE_BITS = 32
+NODES = 1 << 62
+"""Ids of nodes that are known by their launch begin here, beyond those that CUPTI gives."""
 
 Columns = dict[str, Column]
 
@@ -53,24 +61,65 @@ class Captured:
         )
 
 
-def captured_nodes(ops: Columns, calls: Columns, names: Sequence[str], node: Column) -> Captured:
-    """Lead replayed ops to the launches of their capture; ``node`` is their id so far."""
+def latest(fitting: list[int]) -> int | None:
+    """The last capture that fits: within one trace no other lies between it and the replay."""
+    return fitting[-1] if fitting else None
+
+
+def only(fitting: list[int]) -> int | None:
+    """The capture that fits, if it is the only one."""
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def captured_nodes(
+    ops: Columns,
+    calls: Columns,
+    names: Sequence[str],
+    node: Column,
+    choose: Callable[[list[int]], int | None] = latest,
+) -> Captured:
+    """Lead replayed ops to the launches of their capture; ``node`` is their id so far.
+
+    ``choose`` takes the numbers of the captures that fit a replay, in the order of their ends.
+    """
     launches = _launches_without_ops(ops, calls, names)
     captures = _captures(calls, names, launches)
     out = node.copy()
     used: set[int] = set()
     for begin, rows in _replays(ops, calls, node):
         kinds = ops["kind"][rows].tobytes()
-        fitting = [n for n, one in enumerate(captures) if one.end <= begin and one.kinds == kinds]
-        if fitting and len(np.unique(ops["stream"][rows])) == 1:
-            out[rows] = ((fitting[-1] + 1) << _NODE_BITS) + np.arange(1, len(rows) + 1)
-            used.add(fitting[-1])
+        chosen = choose(
+            [n for n, one in enumerate(captures) if one.end <= begin and one.kinds == kinds]
+        )
+        if chosen is not None and len(np.unique(ops["stream"][rows])) == 1:
+            out[rows] = _made(chosen, len(rows))
+            used.add(chosen)
     call = [captures[n].launches for n in sorted(used)]
-    made = [
-        ((n + 1) << _NODE_BITS) + np.arange(1, len(captures[n].launches) + 1) for n in sorted(used)
-    ]
+    made = [_made(n, len(captures[n].launches)) for n in sorted(used)]
     nothing = np.empty(0, np.int64)
     return Captured(out, np.concatenate([nothing, *call]), np.concatenate([nothing, *made]))
+
+
+def _made(capture: int, count: int) -> Column:
+    """Ids of the nodes of a capture, in the order of their launches."""
+    nodes: Column = NODES + (capture << _NODE_BITS) + np.arange(count)
+    return nodes
+
+
+def untold_captures(node: Column, created: Column) -> tuple[Missing, ...]:
+    """What is said of replayed ops whose capture is not known; ``created`` are the known nodes."""
+    count = int(np.count_nonzero((node > 0) & ~np.isin(node, created)))
+    if not count:
+        return ()
+    why = (
+        f"{count} operations were replayed from CUDA graphs whose capture is not in what was "
+        "given, or fits more than one; they belong to the path of the graph launch alone"
+    )
+    how = (
+        "begin profiling before the graphs are captured, or give the trace of the same process "
+        "that has the capture as well (an earlier cycle of its profiler)"
+    )
+    return (Missing(CAPTURE, why, how),)
 
 
 @dataclass(frozen=True, slots=True)
