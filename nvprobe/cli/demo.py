@@ -33,4 +33,4 @@ def command(settings: Settings, /, **options: Any) -> None:
     with unpacked() as path:
         analysis = analysis_of(settings, [str(path)], selection=selection)
     show(settings, analysis, chosen, "nvprobe analyze YOUR.sqlite")
-    settings.note('\nThis was a recorded capture. Yours: "nvprobe analyze report.sqlite".')
+    settings.note('\nThis was a recorded capture. For yours: "nvprobe launch train.py".')

@@ -37,7 +37,7 @@ def test_example_runs_on_a_cpu(example: Path, fixed: bool) -> None:
     pytest.importorskip("torch")
     command = [sys.executable, str(example), "--steps", "2", *(["--fixed"] if fixed else [])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["name"] == example.stem
@@ -68,7 +68,21 @@ def test_slim_keeps_what_nvprobe_reads_and_nothing_private(corpus: Path, tmp_pat
         assert set(after.execute(names + column)) == set(before.execute(names + column))
     tables = {row[0] for row in after.execute("SELECT name FROM sqlite_master WHERE type='table'")}
     assert tables <= module.KEPT
+    named = processes_in(after, {"PROCESSES", "ThreadNames"})
+    assert named <= processes_in(after, tables - {"PROCESSES", "ThreadNames"})
+    assert named < processes_in(before, {"PROCESSES", "ThreadNames"}), "those of the whole machine"
     assert not re.search(rb"/(home|root|usr|opt|tmp|work)/\w", target.read_bytes())
+
+
+def processes_in(export: sqlite3.Connection, tables: set[str]) -> set[int]:
+    """The processes that rows of these tables name."""
+    found: set[int] = set()
+    for table in tables:
+        columns = {row[1] for row in export.execute(f'PRAGMA table_info("{table}")')}
+        for column in columns & {"globalTid", "globalPid"}:
+            query = f'SELECT DISTINCT "{column}" >> 24 FROM "{table}" WHERE "{column}" NOT NULL'
+            found |= {row[0] for row in export.execute(query)}
+    return found
 
 
 def test_sidecar_lines_lose_the_machine() -> None:
