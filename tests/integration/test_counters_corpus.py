@@ -27,7 +27,11 @@ def test_paths_have_counters_and_their_samples(found: dict) -> None:
     assert counters["sampled_ns"] <= step["gpu_busy_ns"]
     assert counters["sm_active"] > 80
     assert counters["tensor_active"] < 1  # FP32 products, off the tensor cores
-    assert counters["bound"] == "latency"
+    assert counters["bound"] == "issue"  # but near the peak of what can be issued
+    by_path = {row["path"]: row["counters"] for row in found["ranges"]}
+    assert by_path["step/forward"]["bound"] == "issue"
+    assert by_path["step/opt"]["bound"] == "latency"
+    assert by_path["step/cub::DeviceSelect::Flagged"]["bound"] == "idle"
 
 
 def test_kernels_have_them_too_and_clocks_are_told(found: dict) -> None:

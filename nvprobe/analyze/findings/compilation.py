@@ -136,10 +136,12 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
             functions=("torch.compile",), roles=("defined",) * len(sources),
         )  # fmt: skip
     else:
+        what = "torch.compile runs" if spans else "Kernels are loaded or compiled"
         yield Finding(
-            "compile_in_window", f"Compilation or autotuning runs inside the captured window, in "
-            f"{named(paths, path)}", path, (), facts, (0, max(total, spent)),
-            ("warm up before the window: nvprobe launch --steps 10:15",),
+            "compile_in_window", f"{what} inside the captured window, in {named(paths, path)}",
+            path, (), facts, (0, max(total, spent)),
+            ("warm up before the window: nvprobe launch --steps 10:15",
+             *(() if spans else ("CUDA_MODULE_LOADING=EAGER loads all kernels at the start",))),
         )  # fmt: skip
 
 

@@ -6,30 +6,41 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nvprobe.analyze.findings.model import Evidence, Finding, Value
+from nvprobe.analyze.findings.model import HARDLY, Evidence, Finding, Value
 from nvprobe.analyze.findings.places import common_path
 from nvprobe.analyze.grouping import distinct, sums
+from nvprobe.analyze.kernels.classes import Activity
 from nvprobe.analyze.kernels.counters import METRICS, Bound
 from nvprobe.trace import Column, OpKind
 
 __all__ = ["latency_bound_kernel", "underfilled_kernel"]
 
 DOMINATES = 0.5
-SMALL_WAVE = 0.5
+MOST_SMS = 0.5
 MANY_SAMPLES = 10
+FEW_LAUNCHES = 3
+"""A kernel launched less often is no part of a loop."""
 
 
 def _dominant(evidence: Evidence) -> tuple[Column, float] | None:
-    """(op rows of the kernel with most time, its share), if it takes at least half of all time."""
+    """(op rows of the kernel with most time, its share), if it takes at least half of all time.
+
+    Kernels that compute: a collective waits for others, whatever its grid is. None where the GPU
+    hardly works at all.
+    """
+    if evidence.busy_share < HARDLY:
+        return None
     duration = np.where(evidence.trusted, evidence.attribution.duration, 0)
-    kernels = np.flatnonzero(evidence.ops.kind == OpKind.KERNEL)
+    computes = evidence.classes.activity == Activity.COMPUTE
+    kernels = np.flatnonzero((evidence.ops.kind == OpKind.KERNEL) & computes)
     names, place = distinct(evidence.ops.name[kernels].astype(np.int64))
     spent = sums(place, duration[kernels], len(names))
     total = int(duration.sum())
     if not len(spent) or not total or spent.max() < DOMINATES * total:
         return None
     best = int(np.argmax(spent))
-    return kernels[place == best], float(spent[best] / total)
+    mine = kernels[place == best]
+    return (mine, float(spent[best] / total)) if len(mine) >= FEW_LAUNCHES else None
 
 
 def _place_of(evidence: Evidence, rows: Column) -> int:
@@ -38,15 +49,11 @@ def _place_of(evidence: Evidence, rows: Column) -> int:
     return common_path(evidence.attribution.paths, spent)
 
 
-def _kernel_name(evidence: Evidence, rows: Column) -> str:
-    return evidence.trace.text(int(evidence.ops.short_name[rows[0]])) or "a kernel"
-
-
 def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
-    """One kernel takes most of the GPU time and does not fill the GPU.
+    """One kernel takes most of the GPU time, and most SMs get no block of it.
 
-    High end: the share of block slots that its grid leaves empty. A kernel that fills the GPU is
-    no finding here: what it could gain only counters can tell.
+    High end: the share of those SMs. A kernel that gives each SM a block is no finding here, even
+    if more would fit: what it could gain only counters can tell.
     """
     fit, geometry = evidence.fit, evidence.trace.geometry
     found = _dominant(evidence) if fit is not None and geometry is not None else None
@@ -55,21 +62,26 @@ def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
     mine, share = found
     rows = np.flatnonzero(np.isin(geometry.op, mine) & ~np.isnan(fit.waves))
     weight = evidence.attribution.duration[geometry.op[rows]]
-    empty = int((weight * np.nan_to_num(fit.tail[rows])).sum())
-    if not weight.sum() or empty < SMALL_WAVE * weight.sum():
+    blocks = geometry.grid_x[rows].astype(np.int64) * geometry.grid_y[rows] * geometry.grid_z[rows]
+    sms = evidence.trace.devices.sm_count[evidence.ops.device[geometry.op[rows]]]
+    empty = int((weight * np.maximum(1 - blocks / sms, 0)).sum())
+    if not weight.sum() or empty < MOST_SMS * weight.sum():
         return
     yield Finding(
         id="kernel_underfills",
         ops=mine,
-        title=f"One kernel takes {share:.0%} of GPU time and leaves most of the GPU empty",
+        title=f"One kernel takes {share:.0%} of GPU time and leaves "
+        f"{empty / int(weight.sum()):.0%} of the GPU's SMs without work",
         path=_place_of(evidence, mine),
         sources=(),
         evidence={
-            "kernel": _kernel_name(evidence, mine),
+            "kernel": evidence.kernel_name(int(mine[0])),
             "gpu_ns": int(weight.sum()),
+            "blocks": round(float(np.average(blocks, weights=weight)), 1),
+            "sms": int(sms.max()),
             "waves": round(float(np.average(fit.waves[rows], weights=weight)), 3),
             "occupancy": round(float(np.average(fit.occupancy[rows], weights=weight)), 3),
-            "empty_slots": round(empty / int(weight.sum()), 3),
+            "empty_sms": round(empty / int(weight.sum()), 3),
         },
         saves_ns=(0, empty),
         advice=(
@@ -82,8 +94,8 @@ def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
 def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
     """Counters say that the kernel with most of the time is near no peak of the GPU.
 
-    High end: what remains to the nearer of the two peaks, memory or tensor cores. Without counters,
-    or with few samples, nothing is said.
+    High end: what remains to the nearest peak: memory, tensor cores or instructions. Without these
+    counters, or with few samples, nothing is said.
     """
     use = evidence.counters
     found = _dominant(evidence) if use is not None else None
@@ -94,12 +106,15 @@ def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
     if not len(row) or use.kernels.samples[row[0]] < MANY_SAMPLES:
         return
     means = {metric: float(getattr(use.kernels, metric)[row[0]]) for metric, _ in METRICS}
-    if use.kernels.bound[row[0]] not in (Bound.LATENCY, Bound.IDLE):
+    nearest = max(
+        means["dram_read"] + means["dram_write"], means["tensor_active"], means["sm_issue"]
+    )
+    low = use.kernels.bound[row[0]] in (Bound.LATENCY, Bound.IDLE)
+    if not low or np.isnan(means["sm_issue"]):
         return
-    nearest = max(means["dram_read"] + means["dram_write"], means["tensor_active"])
     spent = int(evidence.attribution.duration[mine].sum())
     facts: dict[str, Value] = {
-        "kernel": _kernel_name(evidence, mine),
+        "kernel": evidence.kernel_name(int(mine[0])),
         "gpu_ns": spent,
         "samples": int(use.kernels.samples[row[0]]),
         **{m: None if np.isnan(value) else round(value, 1) for m, value in means.items()},
@@ -107,8 +122,8 @@ def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         id="kernel_latency_bound",
         ops=mine,
-        title=f"One kernel takes {share:.0%} of GPU time and is near neither the memory's nor the "
-        "tensor cores' peak",
+        title=f"One kernel takes {share:.0%} of GPU time and is near no peak: not of memory, "
+        "tensor cores or instructions",
         path=_place_of(evidence, mine),
         sources=(),
         evidence=facts,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from nvprobe.analyze.findings.model import Evidence, Finding
+from nvprobe.analyze.findings.model import HARDLY, Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
 from nvprobe.analyze.findings.sequences import kernel_text
 from nvprobe.analyze.grouping import levels, sums
@@ -29,12 +29,8 @@ __all__ = [
 _ATTENTION = r"G[EL]{0,3}S[EL]{0,3}G"
 """Scores (scaled, masked), softmax (dropped out, cast), times the values."""
 _CHAIN = r"[ENRLS]{3,}"
-SHORT_CHAIN_NS = 200_000
-"""Kernels longer than this are bound by their own traffic even when fused."""
 LONGEST_CHAIN = 40
 """A longer run is a loop over parameters: separate tensors, which fusing does not join."""
-HARDLY = 0.1
-"""A GPU that is less busy than this gains nothing from faster kernels."""
 LOW_MFU = 0.4
 GOOD_MFU = 0.7
 
@@ -83,7 +79,7 @@ def fp32_products(evidence: Evidence) -> Iterator[Finding]:
             "gpu_ns": total,
             "share_of_gpu_time": _gpu_share(evidence, total),
             "kernels": len(rows),
-            "kernel": evidence.trace.text(_longest_name(ops.short_name[rows], spent)),
+            "kernel": evidence.kernel_name(_longest(ops.name[rows], rows, spent)),
             "peak_ratio": round(float(gain[ops.device[rows]].max()), 1),
         },
         saves_ns=(int(total * _critical(evidence) / 4), most),
@@ -94,10 +90,10 @@ def fp32_products(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _longest_name(names: Column, ns: Column) -> int:
-    """The name with most of the time."""
-    distinct, place = np.unique(names, return_inverse=True)
-    return int(distinct[np.argmax(sums(place, ns, len(distinct)))])
+def _longest(names: Column, rows: Column, ns: Column) -> int:
+    """An op of the name with most of the time."""
+    distinct, first, place = np.unique(names, return_index=True, return_inverse=True)
+    return int(rows[first[np.argmax(sums(place, ns, len(distinct)))]])
 
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
@@ -161,7 +157,7 @@ def _mentions(evidence: Evidence, pattern: str) -> Column:
 
 
 def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
-    """Runs of short kernels that each read and write everything: one fused kernel would do.
+    """Runs of kernels that each read and write everything: one fused kernel would do.
 
     High end: all but the longest kernel of each run; low end: a quarter of that.
     """
@@ -173,11 +169,7 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
     summed = np.concatenate(([0], np.cumsum(duration)))
     longest = np.maximum.reduceat(np.append(duration, 0), np.stack((low, high), 1).ravel())[::2]
     explained = np.concatenate(([0], np.cumsum(_explained(evidence)[text.op] & (text.op >= 0))))
-    kept = (
-        (explained[high] == explained[low])
-        & (longest <= SHORT_CHAIN_NS)
-        & (high - low <= LONGEST_CHAIN)
-    )
+    kept = (explained[high] == explained[low]) & (high - low <= LONGEST_CHAIN)
     low, high, longest = low[kept], high[kept], longest[kept]
     if not len(low):
         return
@@ -217,12 +209,12 @@ def _explained(evidence: Evidence) -> Column:
 
 
 def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:
-    """Products of known, constant shapes far below the peak of their precision.
+    """Products of known shapes far below the peak of their precision.
 
-    Only where shapes, precision and peak are all known. High end: up to 70 % of the peak.
+    Only where shapes, precision and peak are all known. High end: up to 70 % of the roofline.
     """
     items = evidence.work
-    if items is None or not len(items):
+    if items is None or not len(items) or evidence.busy_share < HARDLY:
         return
     peak = peak_flops(evidence.trace.devices, items.device, items.precision)
     rated = ~np.isnan(peak) & (items.gpu_ns > 0) & (items.precision != Precision.FP32)
@@ -238,6 +230,7 @@ def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(evidence.attribution.paths, own)
     bandwidth = _bandwidth(evidence)[items.device[rated]]
     bytes_ns = np.nan_to_num(items.bytes[rated]) / bandwidth * 1e9
+    same = _same_in_every_step(evidence, np.flatnonzero(rated))
     bound = np.maximum(ideal_ns, bytes_ns) / GOOD_MFU
     most = int(np.maximum(spent - bound, 0).sum())
     yield Finding(
@@ -249,14 +242,29 @@ def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:
             "gpu_ns": int(spent.sum()),
             "products": int(rated.sum()),
             "mfu": round(mfu, 4),
+            "same_in_every_step": same,
             "share_of_gpu_time": _gpu_share(evidence, int(spent.sum())),
         },
         saves_ns=(0, most),
         advice=(
-            'torch.compile(mode="max-autotune"): shapes are constant, so tuning pays',
             "larger batches; dimensions that are multiples of 64",
+            'torch.compile(mode="max-autotune")' + (
+                ": shapes are the same in every step, so tuning pays" if same
+                else " tunes each shape: pad or bucket them to a few"
+            ),
         ),
-    )
+    )  # fmt: skip
+
+
+def _same_in_every_step(evidence: Evidence, rows: Column) -> int | None:
+    """1 where each steady step has the same products, 0 where not, None without two of them."""
+    ranges, items = evidence.trace.ranges, evidence.work
+    if ranges is None or items is None or not evidence.repeats:
+        return None
+    at = items.range[rows]
+    step = evidence.step_at(ranges.process[at], ranges.start[at])
+    of_steps = [np.sort(items.flops[rows[step == one]]) for one in evidence.steady.tolist()]
+    return int(all(np.array_equal(of_steps[0], other) for other in of_steps[1:]))
 
 
 def _bandwidth(evidence: Evidence) -> Column:

@@ -7,6 +7,7 @@ rule states. A window holds several steps; divide by them for a step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,8 +28,12 @@ from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Ops, Trace
 
-__all__ = ["Evidence", "Finding", "Severity", "Value"]
+__all__ = ["HARDLY", "Evidence", "Finding", "Severity", "Value"]
 
+HARDLY = 0.1
+"""A GPU that is less busy than this gains nothing from faster kernels."""
+_WRAPPED = re.compile(r"\bKernel2?<(?P<kernel>\w+)")
+"""What CUTLASS calls all its kernels."""
 Severity = Literal["high", "medium", "low", "info"]
 Value = int | float | str | None
 
@@ -89,6 +94,12 @@ class Evidence:
     def ops(self) -> Ops:
         """GPU ops; an empty table where there are none."""
         return self.trace.ops if self.trace.ops is not None else Ops.empty()
+
+    def kernel_name(self, op: int) -> str:
+        """A kernel's short name; of CUTLASS's wrappers what they wrap."""
+        wrapped = _WRAPPED.search(self.trace.text(int(self.ops.name[op])) or "")
+        short = self.trace.text(int(self.ops.short_name[op]))
+        return wrapped["kernel"] if wrapped else short or "a kernel"
 
     @cached_property
     def window_ns(self) -> int:
@@ -159,16 +170,20 @@ class Evidence:
         out = np.full(len(self.ops), NO_ROW, np.int64)
         calls, call = self.trace.calls, self.attribution.call
         rows = np.flatnonzero(call >= 0)
-        if calls is None or not len(self.steps):
-            return out
-        steps, time = self.steps, calls.start[call[rows]]
-        for process in np.unique(steps.process).tolist():
-            mine = np.flatnonzero(steps.process == process)
+        if calls is not None:
+            out[rows] = self.step_at(self.ops.process[rows], calls.start[call[rows]])
+        return out
+
+    def step_at(self, process: Column, time: Column) -> Column:
+        """int64 row of the step that a process was in at each instant, -1 for none."""
+        out, steps = np.full(len(time), NO_ROW, np.int64), self.steps
+        for one in np.unique(steps.process).tolist():
+            mine = np.flatnonzero(steps.process == one)
             mine = mine[np.argsort(steps.start[mine], kind="stable")]
-            here = np.flatnonzero(self.ops.process[rows] == process)
+            here = np.flatnonzero(process == one)
             at = np.searchsorted(steps.start[mine], time[here], side="right") - 1
             inside = (at >= 0) & (time[here] < steps.end[mine[np.maximum(at, 0)]])
-            out[rows[here[inside]]] = mine[at[inside]]
+            out[here[inside]] = mine[at[inside]]
         return out
 
     def in_steady(self, time: Column) -> Column:

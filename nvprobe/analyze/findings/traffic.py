@@ -22,6 +22,8 @@ __all__ = ["exposed_communication", "exposed_copies", "graph_gaps"]
 
 HOST_TO_DEVICE, PAGEABLE = 1, 1
 SHORT_NODE_NS = 10_000
+GAPPY = 0.1
+"""Gaps that take less of the replays than this are what the hardware needs between nodes."""
 _STREAM_WAITS = tuple(
     f"torch.cuda.{name}" for name in ("Stream.wait_stream", "Stream.wait_event", "Event.wait")
 )
@@ -115,6 +117,7 @@ def graph_gaps(evidence: Evidence) -> Iterator[Finding]:
     if not len(rows):
         return
     key = ops.correlation[rows] * (len(evidence.trace.processes) + 1) + ops.process[rows]
+    key = key * (len(evidence.trace.devices) + 1) + ops.device[rows]
     keys, replay = distinct(key)
     start, end, size = ops.start[rows], ops.end[rows], len(keys)
     first, last = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
@@ -123,7 +126,7 @@ def graph_gaps(evidence: Evidence) -> Iterator[Finding]:
     busy = union_length(replay, start, end, size)
     idle = int((last - first - busy).sum())
     mean = int(evidence.attribution.duration[rows].mean())
-    if mean > SHORT_NODE_NS or not idle:
+    if mean > SHORT_NODE_NS or idle < GAPPY * (idle + int(busy.sum())):
         return
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(

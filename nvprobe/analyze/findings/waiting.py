@@ -34,7 +34,11 @@ FEW_LAUNCHES = 10
 """A step with fewer launches is not bound by them."""
 MANY = 20
 """Without steps: done as often as this, it is done in a loop."""
-_ALLOCATION = r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
+_ALLOCATION = (
+    r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
+    r"(?:3D|Array|Managed|MipmappedArray|Pitch)*(?:_v\d+)?$"
+)
+"""Device memory from the driver: not pinned host memory, nor from a stream's pool (…Async)."""
 
 
 def synchronisation(evidence: Evidence) -> Iterator[Finding]:
@@ -271,7 +275,10 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
 
 
 def host_bound(evidence: Evidence) -> Iterator[Finding]:
-    """The GPU is idle while the host launches (launch-bound) or does something else."""
+    """The GPU is idle while the host launches (launch-bound) or does something else.
+
+    Beside long kernels launching is never the limit: a host that is late there was held before.
+    """
     if not evidence.idle_trusted or not evidence.repeats:
         return
     paths = evidence.attribution.paths

@@ -40,7 +40,7 @@ METRICS: tuple[tuple[str, str], ...] = (
 so or, before 2023, tells no unit."""
 FEW_SAMPLES = 3
 HIGHEST_MHZ = 100_000.0
-TENSOR, DRAM, IDLE = 40.0, 60.0, 20.0
+TENSOR, DRAM, ISSUE, IDLE = 40.0, 60.0, 60.0, 20.0
 """Averages in percent from which (IDLE: below which) they bound a path."""
 
 
@@ -52,9 +52,11 @@ class Bound(IntEnum):
     TENSOR = 0
     DRAM = 1
     LATENCY = 2
-    """SMs are active, but neither memory nor tensor cores are near their peak."""
+    """SMs are active, but neither memory nor tensor cores nor instructions are near their peak."""
     IDLE = 3
     """Most SMs have nothing to do even while the GPU is busy."""
+    ISSUE = 4
+    """Instructions are issued as fast as they can be: arithmetic off the tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ def _bounds(means: dict[str, Column], samples: Column) -> Column:
     dram = means["dram_read"] + means["dram_write"]
     out = np.full(len(samples), Bound.LATENCY, np.int8)
     out[means["sm_active"] < IDLE] = Bound.IDLE
+    out[means["sm_issue"] >= ISSUE] = Bound.ISSUE
     out[dram >= DRAM] = Bound.DRAM
     out[means["tensor_active"] >= np.where(dram >= DRAM, dram, TENSOR)] = Bound.TENSOR
     told = ~np.isnan(dram) & ~np.isnan(means["tensor_active"]) & ~np.isnan(means["sm_active"])

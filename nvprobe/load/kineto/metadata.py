@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from nvprobe.load.data_sheets import blocks_per_sm, clock_and_bandwidth
 from nvprobe.trace import NO_NAME, Column, Devices
 
 __all__ = ["device_table", "document", "integer", "rank_of"]
@@ -75,7 +76,11 @@ def rank_of(found: dict[str, Any], path: Path) -> int:
 
 
 def device_table(found: dict[str, Any], ids: Column, name: Callable[[str], int]) -> Devices:
-    """One row for each device id that appears, with the properties the file has of it."""
+    """One row for each device id that appears, with the properties the file has of it.
+
+    Clock, bandwidth and blocks an SM stand in no file: they follow from the device's name and
+    generation, where these are known.
+    """
     listed = found.get("deviceProperties")
     known = {integer(one, "id"): one for one in listed} if isinstance(listed, list) else {}
     rows = [known.get(int(id_), {}) for id_ in ids]
@@ -84,21 +89,26 @@ def device_table(found: dict[str, Any], ids: Column, name: Callable[[str], int])
         return np.array([max(integer(row, key) for key in keys) for row in rows], np.int64)
 
     names = [row.get("name") if isinstance(row, dict) else None for row in rows]
-    warp = np.maximum(of("warpSize"), 1)
+    major, minor, warps = of("computeMajor"), of("computeMinor"), of("warpSize")
+    sheets = np.array([clock_and_bandwidth(n) for n in names], np.int64).reshape(-1, 2)
+    blocks = [
+        blocks_per_sm(n, int(warps[i]), int(major[i]), int(minor[i])) for i, n in enumerate(names)
+    ]
+    warp = np.maximum(warps, 1)
     threads = of("maxThreadsPerMultiprocessor")
     unknown = np.full(len(rows), -1, np.int64)
     return Devices(
         id=ids,
         name=np.array([name(n) if isinstance(n, str) and n else NO_NAME for n in names], np.int32),
         sm_count=of("numSms"),
-        clock_hz=unknown,
+        clock_hz=sheets[:, 0],
         memory_bytes=of("totalGlobalMem"),
-        bandwidth_bytes_s=unknown,
+        bandwidth_bytes_s=sheets[:, 1],
         l2_bytes=unknown,
-        compute_major=of("computeMajor"),
-        compute_minor=of("computeMinor"),
+        compute_major=major,
+        compute_minor=minor,
         max_warps_per_sm=np.where(threads > 0, threads // warp, -1),
-        max_blocks_per_sm=unknown,
+        max_blocks_per_sm=np.array(blocks, np.int64),
         max_registers_per_sm=of("regsPerMultiprocessor"),
         max_shared_per_sm=of("sharedMemPerMultiprocessor", "maxSharedMemoryPerMultiProcessor"),
     )

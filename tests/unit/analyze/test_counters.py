@@ -15,9 +15,10 @@ from nvprobe.attribute import attribute
 from nvprobe.trace import Counters, Devices, Trace
 from tests.random_traces import END, traces
 
-SM, TENSOR, READ, WRITE = (
+SM, TENSOR, READ, WRITE, ISSUE = (
     "SMs Active [Throughput %]", "Tensor Active [Throughput %]",
     "DRAM Read Bandwidth [Throughput %]", "DRAM Write Bandwidth [Throughput %]",
+    "SM Issue [Throughput %]",
 )  # fmt: skip
 OTHER = "Pixel Warps in Flight [Avg]"
 
@@ -25,7 +26,7 @@ OTHER = "Pixel Warps in Flight [Avg]"
 def _sampled(trace: Trace, rows: list[tuple[int, int, int, float]]) -> Trace:
     """Samples (device, time, metric, value) added to a trace of two devices."""
     unknown = {f.name: np.full(2, -1) for f in dataclasses.fields(Devices)}
-    names = [SM, TENSOR, READ, WRITE, OTHER]
+    names = [SM, TENSOR, READ, WRITE, ISSUE, OTHER]
     first = len(trace.strings)
     counters = Counters(
         device=np.array([r[0] for r in rows]), time=np.array([r[1] for r in rows]),
@@ -95,6 +96,10 @@ def _under(parent: np.ndarray, path: int, above: int) -> bool:
         ((60, 5, 10, 5), Bound.LATENCY),
         ((9, 0, 1, 1), Bound.IDLE),
         ((95, 70, 10, None), Bound.UNKNOWN),
+        ((95, 5, 10, 5, 80), Bound.ISSUE),
+        ((95, 5, 40, 30, 80), Bound.DRAM),
+        ((95, 70, 10, 5, 80), Bound.TENSOR),
+        ((95, 5, 10, 5, 40), Bound.LATENCY),
     ],
 )
 def test_what_bounds_a_path(values: tuple[int | None, ...], bound: Bound) -> None:

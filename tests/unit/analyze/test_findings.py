@@ -133,6 +133,33 @@ def one_block(scene: Scene) -> None:
         scene.launch(CUSTOM, 300 * US, grid=40)
 
 
+def a_block_on_each_sm(scene: Scene) -> None:
+    """Sixteen blocks would fit on an SM: what that costs, only counters tell."""
+    for _ in range(6):
+        scene.launch(CUSTOM, 300 * US, grid=132)
+
+
+def small_kernels_of_a_waiting_gpu(scene: Scene) -> None:
+    scene.inside("data", lambda: scene.host(9 * MS))
+    for _ in range(3):
+        scene.launch(CUSTOM, 200 * US, grid=40)
+
+
+def a_collective_of_few_blocks(scene: Scene) -> None:
+    scene.launch(ALL_REDUCE, 1801 * US, stream=20, grid=20)
+    healthy(scene)
+
+
+def churn_of_a_pool(scene: Scene) -> None:
+    """Memory of a stream's pool and pinned memory: not taken from the device's driver."""
+    for _ in range(8):
+        scene.call("cudaMallocAsync", 2 * US)
+        scene.launch(BF16_GEMM, 300 * US)
+        scene.call("cudaFreeAsync", 2 * US)
+    scene.call("cudaHostAlloc", 20 * US)
+    scene.call("cudaFreeHost", 20 * US)
+
+
 def _ignore(_: int) -> None:
     return None
 
@@ -154,6 +181,10 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
     (chain, ["elementwise_chain"], "GPU-bound"),
     (exposed_all_reduce, ["exposed_communication"], "exposed communication in step"),
     (one_block, ["kernel_underfills"], "GPU-bound"),
+    (a_block_on_each_sm, [], "GPU-bound, nothing found to gain"),
+    (small_kernels_of_a_waiting_gpu, ["input_wait"], "waits for data in step/data"),
+    (a_collective_of_few_blocks, [], "GPU-bound, nothing found to gain"),
+    (churn_of_a_pool, [], "GPU-bound, nothing found to gain"),
 ]
 
 
@@ -238,7 +269,9 @@ def compiling(scene: Scene) -> None:
 
 def test_recompiles_and_a_first_compile_are_told_apart() -> None:
     scene = loop(compiling)
-    assert ids(analysis_of(scene)) == ["compile_in_window"]
+    analysis = analysis_of(scene)
+    assert ids(analysis) == ["compile_in_window"]
+    assert (analysis.findings or ())[0].title.startswith("Kernels are loaded or compiled inside")
     again = (Recompile(0, "0/1", "model.py:9", "f", ("size mismatch at index 0",)),) * 3
     spans = tuple(CompileSpan(0, "0/1", "fwd", s, e, "model.py:9", "f", 0, None)
                   for s, e, name in scene.calls if name == "cuModuleLoadData")  # fmt: skip
@@ -246,6 +279,14 @@ def test_recompiles_and_a_first_compile_are_told_apart() -> None:
     first = (analysis.findings or ())[0]
     assert (first.id, first.sources) == ("recompile", ("model.py:9",))
     assert first.evidence["recompiles"] == 3
+
+
+def test_a_kernel_launched_once_is_no_pattern() -> None:
+    def twice(scene: Scene) -> None:
+        scene.launch(CUSTOM, 300 * US, grid=1)
+
+    assert ids(analysis_of(loop(twice, steps=2))) == []
+    assert ids(analysis_of(loop(twice, steps=3))) == ["kernel_underfills"]
 
 
 def test_one_step_may_be_start_up() -> None:
