@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.load.payload_arrays import elements, hexadecimal, names_of, products, texts_of
 from nvprobe.load.payload_schemas import (
     FIRST_STRING,
     LAST_STRING,
     SCALARS,
     TEXTS,
     Entry,
-    EnumType,
     Form,
     Layout,
     Schema,
@@ -33,7 +33,7 @@ _DEEPEST = 16
 _MOST_ENTRIES = 2000
 """Entries read of one schema and all inside it: schemas may hold each other many times over."""
 _BYTE, _HANDLE = 32, 80
-_MOST_INT = 2**63 - 1
+_STRINGS = range(FIRST_STRING, LAST_STRING + 1)
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,27 @@ class Part:
         return Part(self.event[rows], self.begin[rows], self.end[rows])
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """Where in nested schemas the decoder is."""
+
+    domain: int
+    schema: str | None
+    """Name of the outermost schema."""
+    prefix: str = ""
+    depth: int = 0
+
+    def inside(self, name: str) -> _Scope:
+        """The scope of a structure inside, ``name`` its field."""
+        return replace(self, prefix=f"{self.prefix}{name}.", depth=self.depth + 1)
+
+
 @dataclass
 class _Walk:
     """A schema on its way through its payloads."""
 
+    scope: _Scope
+    schema: Schema
     part: Part
     at: Column
     """Where the next entry of each begins, unless the schema says."""
@@ -79,6 +96,40 @@ class _Walk:
         """Go on with some payloads."""
         self.part, self.at = self.part.take(rows), self.at[rows]
         self.numbers = {index: values[rows] for index, values in self.numbers.items()}
+
+    def begin(self, entry: Entry, align: int) -> Column:
+        """Where an entry begins: where the schema says, else after the one before, aligned."""
+        if entry.offset is not None and not self.flexible:
+            return self.part.begin + entry.offset
+        align = max(min(align, self.schema.pack) if self.schema.pack else align, 1)
+        within = self.at - self.part.begin
+        return self.part.begin + -(-within // align) * align
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One entry in all payloads of its schema, with elements of a fixed size."""
+
+    scope: _Scope
+    entry: Entry
+    index: int
+    unit: int
+    """Bytes of an element."""
+    begin: Column
+    count: Column
+    """Elements in each payload."""
+    whole: Column
+    """Bool per payload: all elements are there."""
+
+    @property
+    def name(self) -> str:
+        """Dotted name."""
+        return self.scope.prefix + self.entry.name
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the schema says so, also of one element."""
+        return self.entry.form != Form.SINGLE and not self.entry.indirect
 
 
 @dataclass
@@ -100,7 +151,7 @@ class Decoder:
         """Read payloads of one schema; a bare union tells nothing of what it holds."""
         self._left = _MOST_ENTRIES
         if schema.layout in (Layout.STATIC, Layout.DYNAMIC):
-            self._struct(domain, schema, part, schema.name, "", 0)
+            self._struct(_Scope(domain, schema.name), schema, part)
         else:
             self.skipped.add((schema.name, "(union)"))
 
@@ -108,81 +159,80 @@ class Decoder:
         """Read payloads that are one predefined type each, or any text."""
         self._left = _MOST_ENTRIES
         flags = Form.TERMINATED << 4 if FIRST_STRING <= kind <= LAST_STRING else 0
-        entry = Entry(flags, kind, "value", 0, 0)
-        self._struct(domain, Schema(None, Layout.DYNAMIC, 0, 0, (entry,)), part, None, "", 0)
+        alone = Schema(None, Layout.DYNAMIC, 0, 0, (Entry(flags, kind, "value", 0, 0),))
+        self._struct(_Scope(domain, None), alone, part)
 
-    def _struct(
-        self, domain: int, schema: Schema, part: Part, of: str | None, prefix: str, depth: int
-    ) -> tuple[Column, Column]:
+    def _struct(self, scope: _Scope, schema: Schema, part: Part) -> tuple[Column, Column]:
         """Read one structure of every part; (rows of ``part`` left whole, where each ends)."""
-        walk = _Walk(part, part.begin.copy())
+        walk = _Walk(scope, schema, part, part.begin.copy())
         rows = np.arange(len(part.event))
-        if depth > _DEEPEST:
+        if scope.depth > _DEEPEST:
             return rows[:0], rows[:0]
         for index, entry in enumerate(schema.entries):
-            before = len(walk.at)
-            kept = self._entry(domain, schema, walk, index, entry, (of, prefix, depth))
+            flexible, kept = walk.flexible, self._entry(walk, index, entry)
             if kept is None:
-                self.skipped.add((of, prefix + entry.name))
-                return rows[:0], rows[:0]
-            if before and not kept.all():
+                self.skipped.add((scope.schema, scope.prefix + entry.name))
+                if flexible or any(one.offset is None for one in schema.entries[index + 1 :]):
+                    return rows[:0], rows[:0]  # no one knows where the next one begins
+                walk.flexible = False
+                continue
+            if not kept.all():
                 self.cut.update(walk.part.event[~kept].tolist())
                 walk.keep(kept)
                 rows = rows[kept]
         return rows, walk.at
 
-    def _entry(
-        self,
-        domain: int,
-        schema: Schema,
-        walk: _Walk,
-        index: int,
-        entry: Entry,
-        place: tuple[str | None, str, int],
-    ) -> Column | None:
+    def _entry(self, walk: _Walk, index: int, entry: Entry) -> Column | None:
         """Read one entry and step over it.
 
         Bool per payload: it is whole so far; ``None`` where no one can say where it ends.
         """
-        of, prefix, depth = place
-        name = prefix + entry.name
         self._left -= 1
         if self._left < 0:
             return None
-        nested = self.schemas.schemas.get((domain, entry.type))
-        extent = self.schemas.extent(domain, entry)
-        if extent is None and nested is not None and entry.form == Form.SINGLE:
-            return self._nested_flexible(domain, nested, walk, (of, name + ".", depth))
+        extent = self.schemas.extent(walk.scope.domain, entry)
         is_text = FIRST_STRING <= entry.type <= LAST_STRING and not entry.indirect
-        unit, align = extent if extent else (TEXTS[entry.type][0],) * 2 if is_text else (0, 0)
-        if unit <= 0:
+        if is_text and (entry.form in (Form.TERMINATED, Form.COUNTED) or extent is None):
+            return self._text(walk, entry)
+        nested = self.schemas.schemas.get((walk.scope.domain, entry.type))
+        if extent is None and nested is not None and entry.form == Form.SINGLE:
+            return self._flexible(walk, entry, nested)
+        if extent is None or extent[0] <= 0:
             return None
-        begin = self._position(schema, walk, entry, align)
-        form = Form.SINGLE if entry.indirect else entry.form
-        if is_text and (form in (Form.TERMINATED, Form.COUNTED) or not extent):
-            return self._text(walk, entry, begin, (of, name))
-        if form > Form.COUNTED:
-            return None
-        count = self._count(walk, entry, begin, unit, is_text=is_text)
+        return self._fixed(walk, index, entry, *extent)
+
+    def _fixed(self, walk: _Walk, index: int, entry: Entry, unit: int, align: int) -> Column | None:
+        """Read an entry whose elements have a fixed size."""
+        begin, end = walk.begin(entry, align), walk.part.end
+        form = Form.SINGLE if entry.indirect or entry.type in _STRINGS else entry.form
+        count = self._count(walk, entry, form, begin, unit)
         if count is None:
             return None
-        whole: Column = (count >= 0) & (count <= (walk.part.end - begin) // unit)
-        whole &= begin <= walk.part.end
+        whole: Column = (count >= 0) & (count <= (end - begin) // unit) & (begin <= end)
         count = np.where(whole, count, 0)
-        self._read(domain, walk, index, entry, begin, count, whole, unit, (of, name, depth))
+        self._read(walk, _Field(walk.scope, entry, index, unit, begin, count, whole))
         walk.at = begin + count * unit
         walk.flexible |= form in (Form.TERMINATED, Form.COUNTED)
         if form == Form.TERMINATED:
-            walk.at = np.minimum(walk.at + unit, walk.part.end)
+            walk.at = np.minimum(walk.at + unit, end)
         return whole
 
-    def _nested_flexible(
-        self, domain: int, schema: Schema, walk: _Walk, place: tuple[str | None, str, int]
+    def _count(
+        self, walk: _Walk, entry: Entry, form: int, begin: Column, unit: int
     ) -> Column | None:
+        """How many elements an entry has in each payload; ``None`` where its length is unknown."""
+        if form == Form.SINGLE:
+            return np.ones(len(begin), np.int64)
+        if form == Form.FIXED:
+            return np.full(len(begin), entry.detail)
+        if form == Form.TERMINATED:
+            return (self._terminated(begin, unit, walk.part.end) - begin) // unit
+        return walk.numbers.get(entry.detail) if form == Form.COUNTED else None
+
+    def _flexible(self, walk: _Walk, entry: Entry, schema: Schema) -> Column | None:
         """A single structure inside of no fixed length."""
-        of, prefix, depth = place
-        part = Part(walk.part.event, walk.at, walk.part.end)
-        rows, ends = self._struct(domain, schema, part, of, prefix, depth + 1)
+        part = Part(walk.part.event, walk.begin(entry, 1), walk.part.end)
+        rows, ends = self._struct(walk.scope.inside(entry.name), schema, part)
         if not len(rows) and len(walk.at):
             return None
         kept = np.zeros(len(walk.at), bool)
@@ -192,97 +242,46 @@ class Decoder:
         walk.flexible = True
         return kept
 
-    def _position(self, schema: Schema, walk: _Walk, entry: Entry, align: int) -> Column:
-        """Where an entry begins: where the schema says, else after the one before, aligned."""
-        if entry.offset is not None and not walk.flexible:
-            return walk.part.begin + entry.offset
-        align = max(min(align, schema.pack) if schema.pack else align, 1)
-        within = walk.at - walk.part.begin
-        return walk.part.begin + -(-within // align) * align
-
-    def _count(
-        self, walk: _Walk, entry: Entry, begin: Column, unit: int, *, is_text: bool
-    ) -> Column | None:
-        """How many elements an entry has in each payload; ``None`` where its length is unknown."""
-        form = Form.SINGLE if entry.indirect or is_text else entry.form
-        if form == Form.FIXED:
-            return np.full(len(begin), entry.detail)
-        if form == Form.COUNTED:
-            return walk.numbers.get(entry.detail)
-        if form == Form.TERMINATED:
-            return (self._terminated(begin, unit, walk.part.end) - begin) // unit
-        return np.ones(len(begin), np.int64)
-
-    def _read(
-        self,
-        domain: int,
-        walk: _Walk,
-        index: int,
-        entry: Entry,
-        begin: Column,
-        count: Column,
-        whole: Column,
-        unit: int,
-        place: tuple[str | None, str, int],
-    ) -> None:
+    def _read(self, walk: _Walk, what: _Field) -> None:
         """Keep the values of an entry whose elements have a fixed size."""
-        of, name, depth = place
-        here = Part(walk.part.event, begin, begin + count * unit).take(whole)
-        is_array = entry.form != Form.SINGLE and not entry.indirect
-        if entry.type in TEXTS and not entry.indirect and (is_array or entry.type >= FIRST_STRING):
-            self._keep_text(of, name, here, entry.type)
+        here = Part(walk.part.event, what.begin, what.begin + what.count * what.unit)
+        here, kind = here.take(what.whole), what.entry.type
+        direct = not what.entry.indirect
+        if direct and (kind in _STRINGS or (kind in TEXTS and what.is_array)):
+            self._keep_text(what.scope, what.name, here, kind)
             return
-        if entry.type == _BYTE and is_array and not entry.indirect:
-            self._keep(Values(of, name, here.event, text=_hexadecimal(*self._bytes(here))))
+        if kind == _BYTE and what.is_array:
+            text = hexadecimal(*self._bytes(here))
+            self._keep(Values(what.scope.schema, what.name, here.event, text=text))
             return
-        each = _elements(here, count[whole], unit)
-        nested = self.schemas.schemas.get((domain, entry.type))
-        if nested is not None and nested.layout == Layout.UNION and not entry.indirect:
-            self._union(domain, nested, walk, entry, whole, each, place)
-        elif nested is not None and not entry.indirect:
-            self._struct(domain, nested, each, of, name + ".", depth + 1)
+        event, begin = elements(here.event, here.begin, what.count[what.whole], what.unit)
+        each = Part(event, begin, begin + what.unit)
+        nested = self.schemas.schemas.get((what.scope.domain, kind)) if direct else None
+        if nested is None:
+            self._numbers(walk, what, each)
+        elif nested.layout == Layout.UNION:
+            self._union(walk, what, nested, each)
         else:
-            self._numbers(domain, walk, index, entry, each, count, whole, unit, (of, name))
+            self._struct(what.scope.inside(what.entry.name), nested, each)
 
-    def _union(
-        self,
-        domain: int,
-        schema: Schema,
-        walk: _Walk,
-        entry: Entry,
-        whole: Column,
-        each: Part,
-        place: tuple[str | None, str, int],
-    ) -> None:
+    def _union(self, walk: _Walk, what: _Field, schema: Schema, each: Part) -> None:
         """The member of a union that another entry selects; the others are not there."""
-        of, name, depth = place
-        selected = walk.numbers.get(entry.detail)
-        if selected is None or entry.form != Form.SINGLE:
-            self.skipped.add((of, name))
+        selected = walk.numbers.get(what.entry.detail)
+        if selected is None or what.is_array:
+            self.skipped.add((what.scope.schema, what.name))
             return
-        selected = selected[whole]
-        for place_of, member in enumerate(schema.entries):
-            mine = selected == place_of
+        selected = selected[what.whole]
+        for place, member in enumerate(schema.entries):
+            mine = selected == place
             if mine.any():
                 alone = replace(schema, layout=Layout.STATIC, entries=(replace(member, offset=0),))
-                self._struct(domain, alone, each.take(mine), of, name + ".", depth + 1)
+                self._struct(what.scope.inside(what.entry.name), alone, each.take(mine))
 
-    def _numbers(
-        self,
-        domain: int,
-        walk: _Walk,
-        index: int,
-        entry: Entry,
-        each: Part,
-        count: Column,
-        whole: Column,
-        unit: int,
-        place: tuple[str | None, str],
-    ) -> None:
+    def _numbers(self, walk: _Walk, what: _Field, each: Part) -> None:
         """Numbers and enumerations; integers may be lengths of what follows."""
-        of, name = place
-        enum = self.schemas.enum(domain, entry)
-        kind = SCALARS.get(entry.type) if enum is None else f"i{unit}"
+        of, name, entry = what.scope.schema, what.name, what.entry
+        enum = self.schemas.enum(what.scope.domain, entry)
+        kind = SCALARS.get(entry.type) if enum is None else f"i{what.unit}"
         if kind is None or entry.indirect:
             self.skipped.add((of, name))
             return
@@ -291,10 +290,10 @@ class Decoder:
             self._keep(Values(of, name, each.event, real=values.astype(np.float64)))
             return
         signed = values.astype(np.int64)  # unsigned 64-bit numbers wrap, as they do in SQLite
-        text = None if enum is None else _names(enum, signed)
+        text = None if enum is None else names_of(enum, signed)
         handle = entry.type == _HANDLE
         self._keep(Values(of, name, each.event, integer=signed, text=text, is_handle=handle))
-        walk.numbers[index] = _products(signed, count, whole)
+        walk.numbers[what.index] = products(signed, what.count, what.whole)
 
     def _numbers_at(self, begin: Column, kind: str) -> Column:
         size = int(kind[1:])
@@ -304,36 +303,31 @@ class Decoder:
         numbers: Column = windows[begin].view(f"<{kind}")[:, 0]
         return numbers
 
-    def _text(
-        self, walk: _Walk, entry: Entry, begin: Column, place: tuple[str | None, str]
-    ) -> Column | None:
+    def _text(self, walk: _Walk, entry: Entry) -> Column | None:
         """A text of no fixed length: up to its zero, or as long as another entry says."""
-        of, name = place
         unit = TEXTS[entry.type][0]
+        begin, end = walk.begin(entry, unit), walk.part.end
+        length = walk.numbers.get(entry.detail)
         walk.flexible = True
-        end = walk.part.end
-        if entry.form == Form.COUNTED:
-            length = walk.numbers.get(entry.detail)
-            if length is None:
-                return None
+        if entry.form == Form.COUNTED and length is not None:
             whole: Column = (length >= 0) & (length <= (end - begin) // unit) & (begin <= end)
-            stop = begin + np.where(whole, length, 0) * unit
-            after = stop
+            stop = after = begin + np.where(whole, length, 0) * unit
         elif entry.form == Form.TERMINATED and not entry.detail:
             whole = begin <= end
             stop = np.maximum(self._terminated(begin, unit, end), begin)
             after = np.minimum(stop + unit, end)
         else:
-            return None  # a bare char*, or an array of texts
-        self._keep_text(of, name, Part(walk.part.event, begin, stop).take(whole), entry.type)
+            return None  # a bare char*, an array of texts, or one of unknown length
+        here = Part(walk.part.event, begin, stop).take(whole)
+        self._keep_text(walk.scope, walk.scope.prefix + entry.name, here, entry.type)
         walk.at = after
         return whole
 
-    def _keep_text(self, of: str | None, name: str, here: Part, kind: int) -> None:
+    def _keep_text(self, scope: _Scope, name: str, here: Part, kind: int) -> None:
         unit, encoding = TEXTS[kind]
         stop = np.minimum(self._terminated(here.begin, unit, here.end), here.end)
         raw = self._bytes(Part(here.event, here.begin, stop))
-        self._keep(Values(of, name, here.event, text=_texts(*raw, encoding)))
+        self._keep(Values(scope.schema, name, here.event, text=texts_of(*raw, encoding)))
 
     def _keep(self, values: Values) -> None:
         if len(values.event):
@@ -368,62 +362,3 @@ class Decoder:
         offsets = np.concatenate(([0], np.cumsum(length)))
         place = np.arange(int(offsets[-1])) + np.repeat(here.begin - offsets[:-1], length)
         return offsets, self.data[place]
-
-
-def _elements(here: Part, count: Column, unit: int) -> Part:
-    """Every element of arrays as a part of its own."""
-    first = np.cumsum(count) - count
-    begin = np.repeat(here.begin - first * unit, count) + np.arange(int(count.sum())) * unit
-    return Part(np.repeat(here.event, count), begin, begin + unit)
-
-
-def _products(values: Column, count: Column, whole: Column) -> Column:
-    """A number per payload: what it holds, of an array (of dimensions) the product; else -1."""
-    out = np.full(len(whole), -1, np.int64)
-    length = count[whole]
-    if (length == 1).all():
-        out[whole] = values
-        return out
-    some = np.flatnonzero(whole)[length > 0]
-    first = (np.cumsum(length) - length)[length > 0]
-    sizes = np.clip(values.astype(np.float64), -1, _MOST_INT)
-    product = np.multiply.reduceat(sizes, first) if len(first) else sizes
-    out[some] = np.where((product >= 0) & (product < 2.0**62), product, -1).astype(np.int64)
-    return out
-
-
-def _names(enum: EnumType, values: Column) -> pa.StringArray:
-    """Names of an enumeration's values; of flags, those of all bits that are set."""
-    distinct, code = np.unique(values, return_inverse=True)
-    names = []
-    for value in distinct.tolist():
-        bits = [name for bit, name in enum.bits.items() if value & bit == bit]
-        names.append(enum.names.get(value, "|".join(bits) or None))
-    return pa.array(names, pa.string()).take(pa.array(code))
-
-
-def _hexadecimal(offsets: Column, raw: Column) -> pa.StringArray:
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    pairs = np.stack([digits[raw >> 4], digits[raw & 15]], axis=1).reshape(-1)
-    return _strings(offsets * 2, pairs)
-
-
-def _texts(offsets: Column, raw: Column, encoding: str) -> pa.StringArray:
-    """Texts in UTF-8; bytes that are none in their encoding become U+FFFD."""
-    binary = _strings(offsets, raw).cast(pa.binary())
-    if encoding == "utf-8":
-        try:
-            texts = binary.cast(pa.string())
-            texts.validate(full=True)
-            return texts
-        except pa.ArrowInvalid:
-            pass
-    encoded = binary.dictionary_encode()  # few texts are different
-    decoded = [one.decode(encoding, "replace") for one in encoded.dictionary.to_pylist()]
-    return pa.array(decoded, pa.string()).take(encoded.indices)
-
-
-def _strings(offsets: Column, raw: Column) -> pa.StringArray:
-    """A string array of bytes as they are, whether or not they are UTF-8."""
-    places, content = pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)
-    return pa.StringArray.from_buffers(len(offsets) - 1, places, content)

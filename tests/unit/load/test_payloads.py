@@ -290,6 +290,15 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     )
 
 
+def test_an_unknown_type_hides_no_other_where_offsets_are_told(tmp_path: Path) -> None:
+    payload = struct.pack("<qqq", 1, 2, 3)
+    offsets = (("a", 17, 0), ("strange", 16777300, 8), ("c", 17, 16))
+    assert _pairs(_one(tmp_path, payload, *offsets)) == [("a", 1), ("c", 3)]
+    (tmp_path / "x.sqlite").unlink()
+    told_nowhere = (("a", 17), ("strange", 16777300), ("c", 17))
+    assert _pairs(_one(tmp_path, payload, *told_nowhere)) == [("a", 1)]
+
+
 def test_an_export_without_the_bytes_says_so(tmp_path: Path) -> None:
     trace = _load(
         tmp_path,
