@@ -54,12 +54,41 @@ class Oracle:
                 text = self.strings[n] if n >= 0 else "(unnamed)"
                 end = max(trace.end_ns, s) if e == OPEN else e
                 self.ranges.append((t, s, end, row, *clean(text)))
-        self.on_thread: dict[int, list[tuple]] = {}
-        for r in self.ranges:
-            self.on_thread.setdefault(r[0], []).append(r)
+        self.ranges = [self._automatic(r) for r in self.ranges]
+        self._by_thread()
+        self.ranges = self._vain_waits_renamed()
+        self._by_thread()
         self.process = trace.threads.process.tolist()
         self.calls = self._calls()
         self.autograd, self.initiating = self._threads()
+
+    def _by_thread(self) -> None:
+        self.on_thread: dict[int, list[tuple]] = {}
+        for r in self.ranges:
+            self.on_thread.setdefault(r[0], []).append(r)
+
+    def _automatic(self, r: tuple) -> tuple:
+        """A phase that nvprobe found folds like an operator's twin."""
+        domain, category = (
+            self.trace.text(int(column[r[3]]))
+            for column in (self.trace.ranges.domain, self.trace.ranges.category)
+        )
+        return (*r[:6], r[6] or (domain == "nvprobe" and category == "phase"))
+
+    def _vain_waits_renamed(self) -> list[tuple]:
+        """A step around ``data exhausted`` is no step but takes that name; the mark folds."""
+        vain, marks = set(), set()
+        names = {r[4] for r in self.ranges}
+        for r in self.ranges:
+            if r[4] == "data exhausted" and "step" in names:
+                marks.add(r[3])
+                around = [x for x in self.open_ranges(r[0], r[1]) if x[3] != r[3]]
+                if around and around[-1][4] == "step":
+                    vain.add(around[-1][3])
+        return [
+            (*r[:4], "data exhausted" if r[3] in vain else r[4], r[5], r[6] or r[3] in marks)
+            for r in self.ranges
+        ]
 
     def _calls(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """(process, correlation) -> row, thread, start of the call that starts first."""

@@ -33,11 +33,15 @@ NAMES = [
     "a/b",
     "Epoch 1/10",
     "item#7",
+    "data exhausted",
     "forward",
 ]
+AUTOMATIC = len(NAMES) - 1
+"""Ranges of this name are phases that nvprobe found: they have its domain and category."""
+OWN = ["nvprobe", "phase"]
 CALL_NAMES = ["cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamBeginCapture", "cuLaunchKernel"]
 THREAD_NAMES = ["python3", "pt_autograd_0", "worker"]
-STRINGS = [*NAMES, *CALL_NAMES, *THREAD_NAMES]
+STRINGS = [*NAMES, *CALL_NAMES, *THREAD_NAMES, *OWN]
 END = 40
 
 times = st.integers(1, END - 1)
@@ -109,7 +113,7 @@ def _column(rows, at, dtype=np.int64):
 
 def build(process, tids, pids, rows, calls, ops, nodes) -> Trace:
     process = np.array(process, np.int32)
-    none = np.full(len(rows), -1)
+    automatic = _column(rows, 3) == AUTOMATIC
     call_thread = _column(calls, 0)
     node_thread = _column(nodes, 0)
     first_call, first_thread = len(NAMES), len(NAMES) + len(CALL_NAMES)
@@ -157,8 +161,8 @@ def build(process, tids, pids, rows, calls, ops, nodes) -> Trace:
             start=_column(rows, 1),
             end=_column(rows, 2),
             name=_column(rows, 3),
-            domain=none,
-            category=none,
+            domain=np.where(automatic, STRINGS.index(OWN[0]), -1),
+            category=np.where(automatic, STRINGS.index(OWN[1]), -1),
             source=np.zeros(len(rows)),
         ),
         graph_nodes=GraphNodes(

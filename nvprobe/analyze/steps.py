@@ -8,7 +8,6 @@ to the step that was open on the initiating thread when they were called for.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow.compute as pc
 
 from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.model import Steps, StepSpread
@@ -18,9 +17,6 @@ from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column
 
 __all__ = ["step_spread", "steps"]
-
-EXHAUSTED = "data exhausted"
-"""What `nvprobe.annotate.steps` writes into a step whose wait found no batch."""
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
@@ -73,18 +69,7 @@ def _step_ranges(attribution: Attribution) -> Column:
     name = attribution.paths.name[tree.path[candidates]]
     named = attribution.names.step_like[name] & ~has_marked[ranges.process[candidates]]
     rows = _outermost(attribution, candidates[marked | named])
-    rows = rows[~np.isin(rows, _without_batch(attribution))]
     return rows[np.lexsort((ranges.start[rows], ranges.process[rows]))]
-
-
-def _without_batch(attribution: Attribution) -> Column:
-    """Rows of ``trace.ranges``, among them the steps whose loader turned out to be exhausted."""
-    tree, paths = attribution.tree, attribution.paths
-    name = pc.index(paths.names, EXHAUSTED).as_py()
-    if name < 0:
-        return np.empty(0, np.int64)
-    said = np.flatnonzero((tree.path >= 0) & (paths.name[tree.path] == name))
-    return tree.parent[said]
 
 
 def _outermost(attribution: Attribution, rows: Column) -> Column:

@@ -186,28 +186,40 @@ def _nothing(label: Label | None = None) -> None:
     """Stand in for `push`, `pop` and `mark` where nobody listens."""
 
 
-def _scopes() -> list[Any]:
+def _scopes() -> list[tuple[str | None, Any]]:
+    """The name and the scope of each range that is open on this thread."""
     try:
-        stack: list[Any] = _open_scopes.stack
+        stack: list[tuple[str | None, Any]] = _open_scopes.stack
     except AttributeError:
         stack = _open_scopes.stack = []
     return stack
 
 
 def _open_scope(label: Label) -> None:
-    """Open a torch.profiler scope; None on the stack keeps the balance while no profiler runs."""
-    scope = None
-    if _profiling():
-        from torch.profiler import record_function
+    """Open a torch.profiler scope; None on the stack keeps the balance where there is none.
 
-        scope = record_function(name_of(label))
-        scope.__enter__()
-    _scopes().append(scope)
+    There is none while no profiler runs, and for a phase directly inside the program's own range of
+    its name: a profiler's trace has no categories by which reports could fold the two.
+    """
+    stack = _scopes()
+    name = scope = None
+    if _profiling():
+        name = name_of(label)
+        if not (stack and stack[-1][0] == name and _is_phase(label, name)):
+            from torch.profiler import record_function
+
+            scope = record_function(name)
+            scope.__enter__()
+    stack.append((name, scope))
+
+
+def _is_phase(label: Label, name: str) -> bool:
+    return _labels.get((name, Category.PHASE)) is label
 
 
 def _close_scope() -> None:
     stack = _scopes()
-    scope = stack.pop() if stack else None
+    _, scope = stack.pop() if stack else (None, None)
     if scope is not None:
         scope.__exit__(None, None, None)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from nvprobe.attribute.model import Kind
 from nvprobe.trace import NO_NAME, Column, Ranges, RangeSource, Trace
 
-__all__ = ["CATEGORY_KINDS", "OWN_DOMAIN", "autograd_names", "range_kinds"]
+__all__ = ["CATEGORY_KINDS", "OWN_DOMAIN", "automatic_phases", "autograd_names", "range_kinds"]
 
 OWN_DOMAIN = "nvprobe"
 """The NVTX domain that nvprobe.annotate writes."""
@@ -71,6 +71,16 @@ def range_kinds(
             own = _own_domain(trace, ranges)
             kind[own & (ranges.category == row)] = CATEGORY_KINDS[text]
     return kind
+
+
+def automatic_phases(trace: Trace, ranges: Ranges, kind: Column) -> Column:
+    """Bool per range: a phase that nvprobe.annotate found by itself, not one the program named."""
+    out = np.zeros(len(ranges), bool)
+    rows = np.flatnonzero(kind == Kind.PHASE)
+    own = [row for row, text in _texts(trace, ranges.domain[rows]) if text == OWN_DOMAIN]
+    phase = [row for row, text in _texts(trace, ranges.category[rows]) if text == "phase"]
+    out[rows] = _member(ranges.domain[rows], own) & _member(ranges.category[rows], phase)
+    return out
 
 
 def autograd_names(names: pa.StringArray) -> Column:

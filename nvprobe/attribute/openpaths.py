@@ -25,7 +25,7 @@ class RangeFacts:
     kind: Column
     domain: Column
     twin: Column
-    """bool: carries an ``op_id``, so it folds into a parent of the same name."""
+    """bool: folds into a parent of the same name: it has an ``op_id`` or is an automatic phase."""
 
     def take(self, rows: Column) -> RangeFacts:
         """The facts of some ranges."""

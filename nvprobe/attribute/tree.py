@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nvprobe.attribute.captures import captured_ranges, with_captures
-from nvprobe.attribute.kinds import range_kinds
-from nvprobe.attribute.model import RangeTree
+from nvprobe.attribute.kinds import automatic_phases, range_kinds
+from nvprobe.attribute.model import Kind, RangeTree
 from nvprobe.attribute.names import CleanNames, clean_names
 from nvprobe.attribute.nesting import Nesting, nest, row_type
 from nvprobe.attribute.openpaths import OpenPaths, RangeFacts, own_paths
@@ -17,7 +18,10 @@ from nvprobe.attribute.paths import NO_PATH, PathTrie
 from nvprobe.attribute.threads import autograd_threads, initiating_threads
 from nvprobe.trace import NO_ROW, OPEN, Column, Ranges, Trace
 
-__all__ = ["range_tree"]
+__all__ = ["EXHAUSTED", "range_tree"]
+
+EXHAUSTED = "data exhausted"
+"""What `nvprobe.annotate.steps` writes into a step whose wait found no batch, and its name here."""
 
 
 def range_tree(
@@ -33,7 +37,9 @@ def range_tree(
     end = _ends(trace, ranges)
     nesting = nest(ranges.thread, ranges.start, end, len(trace.threads))
     initiating = initiating_threads(trace, ranges, end)
-    facts = RangeFacts(code, kind, ranges.domain, names.operator_id[text] >= 0)
+    twin = (names.operator_id[text] >= 0) | automatic_phases(trace, ranges, kind)
+    _rename_vain_waits(nesting, ranges, names.names, code, kind, twin)
+    facts = RangeFacts(code, kind, ranges.domain, twin)
     trie = PathTrie()
     at_positions = facts.take(nesting.row)
     own, folded_at = own_paths(trie, nesting, at_positions)
@@ -78,6 +84,33 @@ def _names(
         texts = pa.concat_arrays([texts, pa.array(["(unnamed)"], texts.type)])
     cleaned = clean_names(texts.cast(pa.string()), index_rules)
     return row[ranges.name], row[captured], cleaned
+
+
+def _rename_vain_waits(
+    nesting: Nesting,
+    ranges: Ranges,
+    names: pa.StringArray,
+    code: Column,
+    kind: Column,
+    twin: Column,
+) -> None:
+    """Take the steps whose loader had no batch left out of the steps: they are no calls of one.
+
+    Such a range is the innermost one around a range named `EXHAUSTED`; it takes that name, and the
+    mark becomes one node with it.
+    """
+    step, exhausted = (pc.index(names, name).as_py() for name in ("step", EXHAUSTED))
+    if min(step, exhausted) < 0:
+        return
+    marks = np.flatnonzero(code == exhausted)
+    time = ranges.start[marks]
+    last = nesting.last_started(ranges.thread[marks], time)
+    query, position = nesting.open_chains(last, time)
+    around = nesting.row[position] != marks[query]
+    query, row = query[around], nesting.row[position[around]]
+    innermost = row[np.append(query[1:] != query[:-1], True)[: len(query)]]
+    innermost = innermost[code[innermost] == step]
+    code[innermost], kind[innermost], twin[marks] = exhausted, Kind.PHASE, True
 
 
 def _ends(trace: Trace, ranges: Ranges) -> Column:

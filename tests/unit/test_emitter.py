@@ -103,3 +103,28 @@ def test_record_function_scopes_appear_in_a_torch_profile(recorder: Recorder):
         assert "aten::sum" in [child.name for child in inner_event.cpu_children]
     """
     recorder.run(code, NVPROBE_EMITTER="record_function")
+
+
+def test_a_phase_in_a_range_of_its_name_is_one_scope(recorder: Recorder):
+    pytest.importorskip("torch")
+    code = """
+        import json
+        from pathlib import Path
+        from torch.profiler import ProfilerActivity, profile
+        from nvprobe.annotate import emitter
+        user = emitter.label("forward", emitter.Category.USER)
+        phase = emitter.label("forward", emitter.Category.PHASE)
+        other = emitter.label("loss", emitter.Category.PHASE)
+        with profile(activities=[ProfilerActivity.CPU]) as run:
+            for label in (user, phase, other, phase, user, user):
+                emitter.push(label)    # recursion is the program's own: both stay
+            for _ in range(6):
+                emitter.pop()
+            emitter.push(phase)
+            emitter.pop()
+        run.export_chrome_trace("trace.json")  # run.events() drops doubled names itself
+        events = json.loads(Path("trace.json").read_text())["traceEvents"]
+        names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+        assert names.count("forward") == 5 and names.count("loss") == 1, names
+    """
+    recorder.run(code, NVPROBE_EMITTER="record_function")
