@@ -1,106 +1,138 @@
+#!/usr/bin/env python3
 """How much longer torch.compile takes under nvprobe: one JSON line.
 
-Plain and instrumented child processes take turns, each compiling a small transformer forward and
-backward with empty caches. The compiler's own children (g++) are left out of the CPU time, so the
-share is that of torch's Python work alone: the strictest view. Usage:
+    python scripts/benchmarks/compile_overhead.py [--seconds 120] [--blocks 3]
 
-    python scripts/benchmarks/compile_overhead.py [--rounds 5] [--backend inductor]
+Three processes take turns (see ``turns.py``), each compiling a new small transformer forward and
+backward with empty caches, on the CPU: ``plain`` without nvprobe, ``rooms`` with what concerns
+compiled code alone (ranges of graphs, manifests, reasons), ``instrumented`` with all of
+``nvprobe.instrument()`` and a sidecar. The generated C++ is not compiled: what is measured is the
+processor time of torch's own work (Dynamo, AOTAutograd, Inductor, its caches), which is all that
+nvprobe can add to; a real compilation takes several times as long, so this is the strictest view.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from turns import Worker, interval, serve, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
-
-CHILD = """
-import json, os, sys, time
-if os.environ["INSTRUMENTED"] == "1":
-    from nvprobe.annotate import autograd, collectives, compiled, graphs, sidecar
-    sidecar.open(os.environ["FOLDER"])
-    for room in (compiled, graphs, autograd, collectives):
-        room.install()
-import torch
-from torch import nn
-torch.set_num_threads(1)
-
-class Block(nn.Module):
-    def __init__(self, d):
-        super().__init__()
-        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.o = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-    def forward(self, x):
-        q, k, v = self.qkv(self.ln1(x)).chunk(3, -1)
-        x = x + self.o(nn.functional.scaled_dot_product_attention(q, k, v))
-        return x + self.fc2(nn.functional.gelu(self.fc1(self.ln2(x))))
-
-torch.manual_seed(0)
-net = nn.Sequential(*(Block(32) for _ in range(int(os.environ["BLOCKS"]))))
-device = "cuda" if torch.cuda.is_available() else "cpu"
-net, x = net.to(device), torch.randn(2, 16, 32, device=device)
-run = torch.compile(net)
-# Importing the compiler is not compiling: do it before the clock starts.
-torch.compile(lambda x: x + 1)(x[0, 0])
-wall, cpu = time.perf_counter(), time.process_time()
-run(x).sum().backward()
-print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}))
-"""
+VARIANTS = ("plain", "rooms", "instrumented")
 
 
-def compile_once(instrumented: bool, blocks: int) -> dict[str, float]:
-    """Times of one child process with empty caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "INSTRUMENTED": str(int(instrumented)),
-            "FOLDER": folder,
-            "BLOCKS": str(blocks),
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache",
-            "TRITON_CACHE_DIR": f"{folder}/triton",
-            # A pool of workers takes over when it happens to be ready: all in one process instead.
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=600,
-        )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def instrument(variant: str) -> None:
+    """What the variant does before torch is imported."""
+    if variant == "instrumented":
+        import nvprobe
+
+        nvprobe.instrument(children=False)
+    elif variant == "rooms":
+        from nvprobe.annotate import autograd, collectives, compiled, graphs, sidecar
+
+        sidecar.open()
+        for room in (compiled, graphs, autograd, collectives):
+            room.install()
+
+
+def network(blocks: int) -> tuple[Any, Any]:
+    """A small transformer and a batch."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+            self.qkv, self.o = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(self.ln1(x)).chunk(3, -1)
+            x = x + self.o(nn.functional.scaled_dot_product_attention(q, k, v))
+            return x + self.fc2(nn.functional.gelu(self.fc1(self.ln2(x))))
+
+    return nn.Sequential(*(Block(32) for _ in range(blocks))), torch.randn(2, 16, 32)
+
+
+def leave_cpp_uncompiled() -> None:
+    """Let generated kernels be functions that do nothing: their results are never looked at."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.cpp_pybinding = lambda *_: lambda *_: None  # type: ignore[method-assign]
+
+
+def compile_once(blocks: int) -> dict[str, float]:
+    """Seconds of processor time of one compilation with empty caches."""
+    import torch
+    from torch._inductor import utils
+
+    empty: Callable[[], Any] = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    torch.compiler.reset()
+    net, x = network(blocks)
+    with empty():
+        run = torch.compile(net)
+        gc.collect()
+        start = time.process_time_ns()
+        run(x).sum().backward()
+        return {"cpu_s": (time.process_time_ns() - start) / 1e9}
+
+
+def work(variant: str, blocks: int) -> None:
+    """Be a worker; the first compilation imports the compiler and is not counted."""
+    instrument(variant)
+    import torch
+
+    torch.set_num_threads(1)
+    leave_cpp_uncompiled()
+    serve(lambda _question: compile_once(blocks))
+
+
+def start(variant: str, blocks: int, scratch: Path) -> Worker:
+    """A worker with one thread and a sidecar of its own."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("NV")}
+    environment = kept | {
+        "PYTHONPATH": str(ROOT),
+        "NVPROBE_SIDECAR": str(scratch / variant),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    command = [sys.executable, str(Path(__file__).resolve()), "--blocks", str(blocks)]
+    return Worker([*command, "--worker", variant], environment)
 
 
 def main() -> None:
-    """Take turns, compare the medians and the fastest."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    """Take turns; the median of the ratios to plain, with its confidence interval."""
+    parser = argparse.ArgumentParser(description="Measure what nvprobe adds to a compilation.")
+    parser.add_argument("--seconds", type=float, default=120, help="of turns")
     parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for instrumented in (False, True):  # the first one of each warms the machine's file cache
-        compile_once(instrumented, options.blocks)
-    runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-    for turn in range(options.rounds):
-        for instrumented in (turn % 2 == 0, turn % 2 == 1):
-            runs[instrumented].append(compile_once(instrumented, options.blocks))
-    report = {}
-    for key in ("cpu_s", "wall_s"):
-        plain, ours = ([run[key] for run in runs[which]] for which in (False, True))
-        report[key] = {
-            "plain": [round(value, 3) for value in plain],
-            "instrumented": [round(value, 3) for value in ours],
-            "median_ratio": round(statistics.median(ours) / statistics.median(plain), 4),
-            "fastest_ratio": round(min(ours) / min(plain), 4),
-        }
+    if options.worker:
+        work(options.worker, options.blocks)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        workers = {name: start(name, options.blocks, Path(folder)) for name in VARIANTS}
+        for _ in range(2):  # warms up
+            for worker in workers.values():
+                worker.ask()
+        rounds = take_turns(workers, {}, options.seconds)
+        for worker in workers.values():
+            worker.close()
+    times = {name: [one["cpu_s"] for one in answers] for name, answers in rounds.items()}
+    report: dict[str, Any] = {"plain_cpu_s": round(statistics.median(times["plain"]), 3)}
+    for name in VARIANTS[1:]:
+        ratios = [ours / plain for plain, ours in zip(times["plain"], times[name], strict=True)]
+        report[name] = [round(one, 4) for one in interval(ratios)]
     print(json.dumps(report))
 
 

@@ -184,7 +184,7 @@ def compile_overhead() -> dict[str, Any]:
     """Compile time with and without nvprobe, by the benchmark's own means."""
     script = ROOT / "scripts" / "benchmarks" / "compile_overhead.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--rounds", "3"],
+        [sys.executable, str(script), "--seconds", "60"],
         capture_output=True,
         text=True,
         check=False,
