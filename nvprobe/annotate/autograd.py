@@ -13,10 +13,10 @@ were read in 2.6 to 2.13. A torch built without CUDA has no NVTX state: nothing 
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, torch_hooks
 from nvprobe.annotate.hooks import Hooks, after_import
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["install", "uninstall"]
 
-log = logging.getLogger("nvprobe")
 _hooks = Hooks("names of backward nodes")
 
 
@@ -53,27 +52,34 @@ def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if torch.compiler.is_compiling() or not _begin(torch):
+        end = None if compiling_module.compiling() else _begin(torch)
+        if end is None:
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
         finally:
-            torch.autograd._disable_profiler()
+            end()
 
     return run_backward
 
 
-def _begin(torch: Any) -> bool:
-    """Turn the state on for this thread; False where another profiler runs or torch cannot."""
-    if not _hooks.active or torch.autograd._profiler_enabled():
-        return False
+def _begin(torch: Any) -> Callable[[], object] | None:
+    """Turn the state on for this thread and give what ends it.
+
+    None where another profiler runs or torch cannot.
+    """
+    if not _hooks.active:
+        return None
     try:
+        end: Callable[[], object] = torch.autograd._disable_profiler
+        if torch.autograd._profiler_enabled():
+            return None
         torch.autograd._enable_profiler(*_arguments(torch))
     except Exception as error:
         _hooks.undo()  # it will not work the next time either
-        log.debug("no names of backward nodes: %r", error)
-        return False
-    return True
+        _hooks.missing("torch.autograd._enable_profiler", error)
+        return None
+    return end
 
 
 @functools.cache

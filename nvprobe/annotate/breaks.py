@@ -14,7 +14,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import places, sidecar
+from nvprobe.annotate import places, sidecar, torch_hooks
 from nvprobe.annotate.hooks import Hooks
 from nvprobe.annotate.sources import code_line, short_path
 
@@ -82,7 +82,7 @@ def _graph_break(text: str) -> None:
     reason = found["reason"] if found else head
     sidecar.write(
         "graph_break",
-        compile_id=_compile_id(),
+        compile_id=torch_hooks.compile_id(),
         reason=_clean(reason),
         source=place and f"{short_path(place['file'])}:{place['line']}",
         function=frames[-1]["function"] if frames else None,
@@ -120,7 +120,7 @@ def _recompile(reasons: list[str], code: Any) -> None:
     places.site_behind(sys._getframe(), "torch.compile", source)
     sidecar.write(
         "recompile",
-        compile_id=_compile_id(),
+        compile_id=torch_hooks.compile_id(),
         source=source,
         function=code.co_name,
         reasons=[_reason(text) for text in reasons],
@@ -158,7 +158,7 @@ def _compilation(metadata: Callable[[], Any], _entry: dict[str, Any]) -> None:
     start, end = metrics.get("start_time_us"), metrics.get("end_time_us")
     sidecar.write(
         "compile_span",
-        compile_id=metrics.get("compile_id") or _compile_id(),
+        compile_id=metrics.get("compile_id") or torch_hooks.compile_id(),
         phase="bwd" if metrics.get("is_forward") is False else "fwd",
         function=metrics.get("co_name"),
         source=f"{short_path(file)}:{line}" if file else None,
@@ -174,12 +174,6 @@ def _compilation(metadata: Callable[[], Any], _entry: dict[str, Any]) -> None:
 def _total(metrics: dict[str, Any], outcome: str) -> int:
     names = (f"inductor_fx_local_cache_{outcome}_count", f"aotautograd_local_cache_{outcome}_count")
     return sum(metrics.get(name) or 0 for name in names)
-
-
-def _compile_id() -> str | None:
-    guards = sys.modules["torch._guards"]
-    identity = guards.CompileContext.current_compile_id()
-    return None if identity is None else str(identity)
 
 
 _READERS: dict[str, Callable[[Callable[[], Any], dict[str, Any]], None]] = {

@@ -98,7 +98,7 @@ def _is_compiling() -> bool:
 def _called(
     op: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    size = sum(_bytes(value) for value in (*args, *kwargs.values()))
+    size = _size(args, kwargs)
     group, ranks = _group(args, kwargs)
     emitter.push(emitter.label(f"{op} {group}", Category.COLLECTIVE, size))
     start = time.time_ns()
@@ -109,6 +109,15 @@ def _called(
         emitter.pop()
         row = (op, group, ranks, size, threading.get_native_id(), start, end)
         sidecar.row("collective", COLUMNS, row)
+
+
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Bytes of all tensors given; 0 where one of them does not say."""
+    try:
+        return sum(_bytes(value) for value in (*args, *kwargs.values()))
+    except Exception as error:
+        log.debug("no size of a collective: %r", error)
+        return 0
 
 
 def _bytes(value: Any) -> int:

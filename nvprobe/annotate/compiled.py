@@ -13,7 +13,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import breaks, emitter, provenance, sidecar
+from nvprobe.annotate import breaks, emitter, provenance, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category
 from nvprobe.annotate.hooks import Hooks
 
@@ -63,7 +63,7 @@ def _instrument(graph: Any) -> None:
     call = graph.current_callable
     if call is None:
         return
-    identity = current_compile_id() or f"key {graph.cache_key[:8]}"
+    identity = torch_hooks.compile_id() or f"key {graph.cache_key[:8]}"
     backward = bool(graph.fx_kwargs.get("is_backward"))
     graph.current_callable = _ranged(call, identity, backward=backward)
     sidecar.write(
@@ -74,14 +74,6 @@ def _instrument(graph: Any) -> None:
         devices=sorted(graph.device_types),
         kernels=provenance.manifest(graph),
     )
-
-
-def current_compile_id() -> str | None:
-    """The id (``0/1``: second compilation of the first frame) of what is being compiled."""
-    from torch._guards import CompileContext
-
-    identity = CompileContext.current_compile_id()
-    return None if identity is None else str(identity)
 
 
 def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Callable[[Any], Any]:
@@ -110,18 +102,8 @@ def _with_sequence(name: str) -> emitter.Label:
     """The backward range's label with the autograd sequence number of its node as payload.
 
     The number leads to the forward call, and so tells apart the blocks that share one graph.
-    (``torch._C._current_autograd_node``: torch 2.1 to 2.13.)
     """
-    node = _current_node()
-    payload = None if node is None else int(node._sequence_nr())
-    return emitter.label(name, Category.GRAPH, payload)
-
-
-def _current_node() -> Any:
-    import torch
-
-    current = getattr(torch._C, "_current_autograd_node", None)
-    return None if current is None else current()
+    return emitter.label(name, Category.GRAPH, torch_hooks.node_number())
 
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,6 +129,6 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 def _compile_name(args: tuple[Any, ...]) -> str:
     """``compile 0/1``, and after it what was compiled where that is not a frame's forward."""
     trigger = getattr(args[0], "name", "") if args else ""
-    identity = args[1] if len(args) > 1 else current_compile_id()
+    identity = args[1] if len(args) > 1 else torch_hooks.compile_id()
     what = {"LAZY_BACKWARD": " bwd", "CUDAGRAPH_RECORDING": " cudagraph"}.get(trigger, "")
     return f"compile {identity}{what}"

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, places, sidecar, torch_hooks
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Record",
     "add_hooks",
+    "call",
     "drop_record",
     "is_wrapper",
     "make_record",
@@ -101,7 +102,7 @@ find_root: Callable[[Any, type], Record | None] | None = None
 """Asked for the record of an instance without one; set by `discovery`."""
 
 run_root: Callable[..., Any] | None = None
-"""Runs ``(call, module, args, kwargs)`` of a root module; set by `phases`."""
+"""Does what `call` does, in the root's phase, with the same arguments; set by `phases`."""
 
 _lock = threading.RLock()
 _originals: dict[type, FunctionType] = {}
@@ -126,10 +127,9 @@ def thread_id() -> int:
 
 def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
-    from torch.compiler import is_compiling
-
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
+    is_compiling = compiling_module.compiling
     note = places.called
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,19 +172,20 @@ def _call_root(
     kwargs: dict[str, Any],
 ) -> Any:
     """Call a root module, through `run_root` where phases are wanted."""
-    run = functools.partial(_call, original, record)
-    if run_root is None:
-        return run(module, *args, **kwargs)
-    return run_root(run, module, args, kwargs)
+    return (run_root or call)(original, record, module, args, kwargs)
 
 
-def _call(
-    original: Callable[..., Any], record: Record, module: Any, *args: Any, **kwargs: Any
+def call(
+    original: Callable[..., Any],
+    record: Record,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """What the wrapper does, for roots."""
     number = _next_sequence if sidecar.is_open() else None
-    first, start = number() if number else 0, time.time_ns()
-    emitter.push(cast("Label", record.label))
+    first, start = (number(), time.time_ns()) if number else (0, 0)
+    emitter.push(record.label)  # type: ignore[arg-type]
     try:
         return original(module, *args, **kwargs)
     finally:
@@ -268,8 +269,9 @@ def wrap_class(cls: type) -> type | None:
 
 @functools.lru_cache(maxsize=1)
 def _prepare() -> None:
-    """Once: find the sequence numbers and hide our frames from Dynamo."""
+    """Once: find torch's functions and hide our frames from Dynamo."""
     global _next_sequence
+    compiling_module.bind()
     _next_sequence = torch_hooks.sequence_number()
     ours = (emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))

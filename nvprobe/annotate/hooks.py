@@ -1,7 +1,8 @@
 """Replace functions inside other packages, now or when they are imported, and put them back.
 
 Everything nvprobe changes in torch goes through a :class:`Hooks`. A replacement that cannot be made
-(another version, a name that moved) costs one debug line and never an exception in the program.
+(another version, a name that moved) costs one debug line and a ``hook`` line in the sidecar, and
+never an exception in the program.
 Modules are not imported for it: one that is not there yet is changed right after its import.
 """
 
@@ -15,7 +16,7 @@ from collections import defaultdict
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import torch_hooks
+from nvprobe.annotate import sidecar, torch_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,10 +173,16 @@ class Hooks:
             setattr(owner, attribute, made)
         except Exception as error:
             if not optional:
-                log.debug("no %s: %s.%s: %r", self.what, module.__name__, name, error)
+                self.missing(f"{module.__name__}.{name}", error)
             return
         if made is not original:
             self._undo.append((owner, attribute, original if own else _ABSENT, made))
+
+    def missing(self, name: str, error: Exception) -> None:
+        """Say that torch's ``name`` does not work here, and what is lost by it."""
+        log.debug("no %s: %s: %r", self.what, name, error)
+        reason = f"no {self.what}: {type(error).__name__}: {error}"
+        sidecar.write("hook", name=name, state="off", reason=reason)
 
     def undo(self) -> None:
         """Put the originals back where nobody else has replaced ours since."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvprobe.annotate import sidecar
+from nvprobe.annotate import compiling, sidecar
 from nvprobe.annotate.hooks import after_import
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def instrument(
         given.modules if modules is None else modules,
         given.sync_lines if sync_lines is None else sync_lines,
     )
+    after_import("torch", lambda _torch: compiling.bind())
     sidecar.open(sidecar_folder)
     if children:
         pass_on(os.environ)

@@ -8,7 +8,6 @@ scheduler. Where the program marks no steps, they are found from the same calls 
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -37,9 +36,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from nvprobe.annotate.forwards import Record
+
 __all__ = ["install", "on_step", "uninstall"]
 
-log = logging.getLogger("nvprobe")
 
 PHASES = (
     "data",
@@ -55,7 +55,17 @@ PHASES = (
 LABELS: dict[str, Label] = {name: emitter.label(name, Category.PHASE) for name in PHASES}
 
 _hooks = Hooks("phases")
-_inside = threading.local()
+
+
+class _Inside(threading.local):
+    """What the thread is in: a root module's call, and whose ``step``."""
+
+    root = False
+    optimizer: Any = None
+    scheduler: Any = None
+
+
+_inside = _Inside()
 
 
 def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[Any], Any]:
@@ -203,9 +213,10 @@ def wrap_step(cls: type, wrap: Callable[[Any], Any]) -> None:
 def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Callable[[Any], Any]:
     """Make a ``step`` that is a phase; a subclass's, which calls its base's, is one phase too."""
     label = LABELS[name]
-    compiling = compiling_module.compiling
 
     def wrap(original: Any) -> Any:
+        compiling = compiling_module.compiling
+
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling():
@@ -235,11 +246,15 @@ _scheduling = _stepping_in("scheduler")
 
 
 def _run_root(
-    run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    original: Callable[..., Any],
+    record: Record,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Run a root module's call in its phase; inside another root's, or a loader, it has none."""
-    if getattr(_inside, "root", False) or steps.waiting():
-        return run(module, *args, **kwargs)
+    if _inside.root or steps.waiting():
+        return forwards.call(original, record, module, args, kwargs)
     trains = _trains(module)
     name = _phase_of(module, trains)
     if name != "loss":
@@ -249,16 +264,14 @@ def _run_root(
         _called(name, sys._getframe(1))
     emitter.push(LABELS[name])
     try:
-        return run(module, *args, **kwargs)
+        return forwards.call(original, record, module, args, kwargs)
     finally:
         emitter.pop()
         _inside.root = False
 
 
 def _trains(module: nn.Module) -> bool:
-    import torch
-
-    return module.training and torch.is_grad_enabled()
+    return module.training and bool(sys.modules["torch"].is_grad_enabled())
 
 
 _criteria: dict[type, bool] = {}
@@ -321,7 +334,7 @@ def _wrap_family(base: str, wrap: Callable[[Any], Any], module: ModuleType) -> N
     try:
         _wrap_known(getattr(module, base), wrap)
     except Exception as error:
-        log.debug("no phase around the step of %s: %r", base, error)
+        _hooks.missing(f"{module.__name__}.{base}", error)
 
 
 def uninstall() -> None:

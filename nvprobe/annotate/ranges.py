@@ -18,8 +18,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
+from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, places, sidecar
-from nvprobe.annotate.compiling import compiling
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.torch_hooks import hide_from_dynamo, torch_loaded
 
@@ -43,7 +43,7 @@ class Range(AbstractContextManager["Range"]):
         self.label = emitter.label(name, category, payload)
 
     def __enter__(self) -> Range:
-        if sidecar.is_open() and not compiling():
+        if sidecar.is_open() and not compiling_module.compiling():
             places.note(self.name, self.category, places.ENTERED, sys._getframe(1))
         emitter.push(self.label)
         return self
@@ -72,7 +72,7 @@ def range(  # noqa: A001 - the public name is nvprobe.range
             the range in reports as a number in the name would.
 
     """
-    if compiling():
+    if compiling_module.compiling():
         # Dynamo knows nullcontext, and that it leaves no trace; it would break the graph at ours.
         return cast("Range", nullcontext())
     if payload is not None:
@@ -157,7 +157,7 @@ def _decorate_class(cls: type, name: str | None, payload: int | float | None) ->
 
 def _wrap_function(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     def ranged(*args: Any, **kwargs: Any) -> Any:
-        if compiling():
+        if compiling_module.compiling():
             return function(*args, **kwargs)
         emitter.push(label)
         try:
@@ -171,7 +171,7 @@ def _wrap_function(function: Callable[..., Any], label: Label) -> Callable[..., 
 def _wrap_generator(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     def ranged(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
-        return (yield from generator if compiling() else _drive(generator, label))
+        return (yield from generator if compiling_module.compiling() else _drive(generator, label))
 
     return ranged
 

@@ -40,6 +40,10 @@ CLOCK_LEAD_NS = 50_000
 """How far ahead `clock` names its instant: the time to make the name ready."""
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), default=str, ensure_ascii=True).encode
+"""Made once: `json.dumps` with arguments makes an encoder for each line."""
+
+
 class _File:
     """One process's sidecar file."""
 
@@ -67,8 +71,7 @@ class _File:
         """Write one line at once."""
         if self.descriptor is None:
             self.create()
-        text = json.dumps(fields, separators=(",", ":"), default=str, ensure_ascii=True)
-        self.written += os.write(self.descriptor or 0, f"{text}\n".encode())
+        self.written += os.write(self.descriptor or 0, f"{_encode(fields)}\n".encode())
 
 
 def _header() -> dict[str, Any]:

@@ -63,7 +63,10 @@ _listeners: list[Callable[[int], object]] = []
 _end_listeners: list[Callable[[int], object]] = []
 _begun = 0
 _last_clock = 0
-_verbs: tuple[Callable[[Label], object], Callable[[], object]] | None = None
+_counting = False
+"""Whether the emitter's verbs are those that count the depth, around the native ones."""
+_native_push: Callable[[Label], object] = emitter.push
+_native_pop: Callable[[], object] = emitter.pop
 
 explicit = False
 """Whether the program marks its steps itself; then none are looked for."""
@@ -98,7 +101,7 @@ def _tell(listeners: list[Callable[[int], object]], done: int) -> None:
 
 def _push(label: Label) -> object:
     _here.depth += 1
-    return _raw_push(label)
+    return _native_push(label)
 
 
 def _pop() -> object:
@@ -106,22 +109,23 @@ def _pop() -> object:
     if here.step_depth == here.depth:
         end()  # this range began before the step: the step ends with it
     here.depth -= 1
-    return _raw_pop()
+    return _native_pop()
 
 
 def _raw_push(label: Label) -> object:
-    return _verbs[0](label) if _verbs else emitter.push(label)
+    return _native_push(label) if _counting else emitter.push(label)
 
 
 def _raw_pop() -> object:
-    return _verbs[1]() if _verbs else emitter.pop()
+    return _native_pop() if _counting else emitter.pop()
 
 
 def _count_depth() -> None:
     """From now on count ranges, where anybody listens."""
-    global _verbs
-    if _verbs is None and not emitter.silent():
-        _verbs = emitter.push, emitter.pop
+    global _counting, _native_push, _native_pop
+    if not _counting and not emitter.silent():
+        _native_push, _native_pop = emitter.push, emitter.pop
+        _counting = True
         emitter.push, emitter.pop = _push, _pop
         if torch_hooks.torch_loaded():
             torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
@@ -298,17 +302,23 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-_waiting = threading.local()
+class _Waiting(threading.local):
+    """Whether the thread waits for data."""
+
+    now = False
+
+
+_waiting = _Waiting()
 
 
 def waiting() -> bool:
     """Whether this thread is waiting for data already, in an outer loader."""
-    return getattr(_waiting, "now", False)
+    return _waiting.now
 
 
 def wait_for(fetch: Callable[[], Item]) -> Item:
     """Fetch in a range ``data`` and count the time; an inner loader's fetch is part of it."""
-    if waiting():
+    if _waiting.now:
         return fetch()
     _waiting.now = True
     start = time.perf_counter_ns()

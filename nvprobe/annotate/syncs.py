@@ -27,8 +27,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, forwards, sidecar, torch_hooks
-from nvprobe.annotate.compiling import compiling
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.hooks import Hooks, after_import
 from nvprobe.annotate.sources import user_stack
@@ -130,7 +130,7 @@ def _debug(cuda: Any, mode: int) -> None:
         set_mode = torch._C._cuda_set_sync_debug_mode  # absent in a build without CUDA
         cuda._lazy_call(functools.partial(_quietly, set_mode, mode))
     except Exception as error:
-        log.debug("no %s: %r", _hooks.what, error)
+        _hooks.missing("torch._C._cuda_set_sync_debug_mode", error)
 
 
 def _quietly(set_mode: Callable[[int], object], mode: int) -> None:
@@ -218,7 +218,7 @@ def _explicit(what: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if compiling():
+            if compiling_module.compiling():
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
+from nvprobe.annotate import sidecar
+
 __all__ = [
     "allocator_counters",
-    "available",
+    "compile_id",
     "hide_from_dynamo",
+    "node_number",
     "outside_dynamo",
     "sequence_number",
 ]
@@ -28,15 +31,11 @@ _missing: dict[str, str] = {}
 
 
 def _report(name: str, reason: object) -> None:
-    """One debug line a hook, however often it is asked for."""
+    """One debug line a hook, and one in the sidecar, however often it is asked for."""
     if name not in _missing:
         _missing[name] = f"{type(reason).__name__}: {reason}"
         log.debug("%s is not available here (known: %s): %s", name, KNOWN, reason)
-
-
-def available() -> dict[str, str]:
-    """The hooks that were looked for in vain, with the reason."""
-    return dict(_missing)
+        sidecar.write("hook", name=name, state="off", reason=_missing[name])
 
 
 def sequence_number() -> Callable[[], int] | None:
@@ -70,6 +69,36 @@ def allocator_counters() -> Callable[[int], Any] | None:
         _report("counters of the allocator", error)
         return None
     return found
+
+
+def compile_id() -> str | None:
+    """The id (``0/1``: second compilation of the first frame) of what is being compiled, if any.
+
+    ``torch._guards.CompileContext.current_compile_id`` (2.1 to 2.13).
+    """
+    try:
+        from torch._guards import CompileContext
+
+        identity = CompileContext.current_compile_id()
+    except Exception as error:
+        _report("compile ids", error)
+        return None
+    return None if identity is None else str(identity)
+
+
+def node_number() -> int | None:
+    """The sequence number of the autograd node that runs on this thread, if one does.
+
+    ``torch._C._current_autograd_node`` (2.1 to 2.13) and ``_sequence_nr`` of what it gives.
+    """
+    try:
+        import torch
+
+        node = torch._C._current_autograd_node()
+        return None if node is None else int(node._sequence_nr())
+    except Exception as error:
+        _report("numbers of backward nodes", error)
+        return None
 
 
 def hide_from_dynamo(functions: Iterable[Callable[..., Any]]) -> bool:

@@ -50,7 +50,7 @@ Traceback (most recent call last):
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = []
     monkeypatch.setattr(sidecar, "write", lambda kind, **fields: lines.append((kind, fields)))
-    monkeypatch.setattr(breaks, "_compile_id", lambda: "3/1")
+    monkeypatch.setattr(breaks.torch_hooks, "compile_id", lambda: "3/1")
     monkeypatch.chdir("/")
     return lines
 
