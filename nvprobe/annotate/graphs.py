@@ -33,6 +33,7 @@ __all__ = ["capturing", "install", "uninstall"]
 
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("CUDA graph ranges")
+_CAPTURE_END = "CUDAGraph.capture_end"
 _ids = itertools.count(1)
 _known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Id of the last capture of each graph object."""
@@ -48,8 +49,8 @@ def install() -> None:
         return
     after_import("torch", _hide)
     module = "torch.cuda.graphs"
+    _hooks.replace(module, _CAPTURE_END, _capture_end)
     _hooks.replace(module, "CUDAGraph.capture_begin", _capture_begin)
-    _hooks.replace(module, "CUDAGraph.capture_end", _capture_end)
     _hooks.replace(module, "CUDAGraph.replay", _replay)
     for name in (module, "torch.cuda"):
         _hooks.replace(name, "make_graphed_callables", _without_our_hooks)
@@ -120,6 +121,9 @@ class _Capture:
 
 
 def _capture_begin(original: Callable[..., Any]) -> Callable[..., Any]:
+    if _CAPTURE_END not in _hooks.held:
+        raise LookupError("nothing would end the range of a capture")
+
     @functools.wraps(original)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         # The range opens before CUDA's begin: what opens after that is the content of the graph.

@@ -122,6 +122,8 @@ class Hooks:
         self.what = what
         """What is lost where a change cannot be made: ``compiled-graph ranges``."""
         self.active = False
+        self.held: set[str] = set()
+        """Names that could be replaced: what needs two of them looks here for the other."""
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def begin(self) -> bool:
@@ -175,6 +177,7 @@ class Hooks:
             if not optional:
                 self.missing(f"{module.__name__}.{name}", error)
             return
+        self.held.add(name)
         if made is not original:
             self._undo.append((owner, attribute, original if own else _ABSENT, made))
 
@@ -187,6 +190,7 @@ class Hooks:
     def undo(self) -> None:
         """Put the originals back where nobody else has replaced ours since."""
         self.active = False
+        self.held.clear()
         while self._undo:
             owner, attribute, original, made = self._undo.pop()
             if vars(owner).get(attribute) is not made:

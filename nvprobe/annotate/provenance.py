@@ -36,6 +36,7 @@ FORMAT = 1
 _TRACING = "set_kernel_post_grad_provenance_tracing"
 _IMPORTERS = ("debug", "codegen.triton", "codegen.cpp", "codegen.wrapper", "codegen.simd")
 """Modules of torch._inductor that hold the function by name, in one version or another."""
+_KEY = "FxGraphHashDetails.__init__"
 _RECORD = "_nvprobe_kernels"
 _MANIFEST = "_nvprobe_manifest"
 
@@ -53,7 +54,7 @@ def install() -> None:
         optional = name != "debug"
         _hooks.replace(f"torch._inductor.{name}", _TRACING, _recording, optional=optional)
     _hooks.replace("torch._inductor.output_code", "CompiledFxGraph.__init__", _keeping)
-    _hooks.replace("torch._inductor.codecache", "FxGraphHashDetails.__init__", _keyed)
+    _hooks.replace("torch._inductor.codecache", _KEY, _keyed)
 
 
 def uninstall() -> None:
@@ -163,7 +164,8 @@ def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             graph = kwargs["graph"] if "graph" in kwargs else args[1]
             kernels = graph.__dict__.get(_RECORD)
-            if kernels is not None:
+            # Without a key of its own the record would be served to runs under other names.
+            if kernels is not None and _KEY in _hooks.held:
                 setattr(self, _MANIFEST, _relative(kernels))
         except Exception as error:
             log.debug("no kernel manifest: %r", error)

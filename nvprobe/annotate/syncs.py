@@ -73,6 +73,9 @@ class _Ours:
 
 
 _FILTER: tuple[Any, ...] = ("always", _Ours(), UserWarning, None, 0)
+_SHOW = "_showwarnmsg"
+_MUTATED = ("_filters_mutated", "_filters_mutated_lock_held")
+"""Called after a change of the filters: in Python 3.10 to 3.13, and from 3.14 on."""
 _hooks = Hooks("lines of hidden synchronisations")
 _wanted_mode = 0
 """The debug mode that the program has asked for itself."""
@@ -96,9 +99,9 @@ def install() -> None:
     """Report synchronisations from now on."""
     if not _hooks.begin():
         return
-    _hooks.replace("warnings", "_showwarnmsg", _showing)
-    _hooks.replace("warnings", "_filters_mutated", _keeping_first, optional=True)
-    _hooks.replace("warnings", "_filters_mutated_lock_held", _keeping_first, optional=True)
+    _hooks.replace("warnings", _SHOW, _showing)
+    for name in _MUTATED:
+        _hooks.replace("warnings", name, _keeping_first, optional=True)
     _mutated()
     _hooks.replace("torch.cuda", "set_sync_debug_mode", _setting)
     _hooks.replace("torch.cuda", "synchronize", _explicit("torch.cuda.synchronize"))
@@ -122,7 +125,7 @@ def uninstall() -> None:
 
 def _debug(cuda: Any, mode: int) -> None:
     """Set the debug mode once CUDA is initialised (``_lazy_call``: torch 1.x to 2.13)."""
-    if not _hooks.active and mode == WARN:
+    if mode == WARN and not _takes_warnings():
         return
     try:
         import torch
@@ -131,6 +134,11 @@ def _debug(cuda: Any, mode: int) -> None:
         cuda._lazy_call(functools.partial(_quietly, set_mode, mode))
     except Exception as error:
         _hooks.missing("torch._C._cuda_set_sync_debug_mode", error)
+
+
+def _takes_warnings() -> bool:
+    """Whether torch's warnings would be taken out before the program sees them."""
+    return _hooks.active and _SHOW in _hooks.held and not _hooks.held.isdisjoint(_MUTATED)
 
 
 def _quietly(set_mode: Callable[[int], object], mode: int) -> None:
@@ -155,7 +163,7 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
 
         _pass_on_remark(torch.is_warn_always_enabled())
         _wanted_mode = int(torch.cuda.get_sync_debug_mode())
-        if _wanted_mode == 0:
+        if _wanted_mode == 0 and _takes_warnings():
             _quietly(original, WARN)
 
     return set_sync_debug_mode
@@ -171,7 +179,7 @@ def _pass_on_remark(repeated: bool) -> None:
 
 def _mutated() -> None:
     """Tell the interpreter that the filters changed; ours is put first on the way."""
-    for name in ("_filters_mutated", "_filters_mutated_lock_held"):
+    for name in _MUTATED:
         tell = getattr(warnings, name, None)
         if tell is not None:
             tell()
