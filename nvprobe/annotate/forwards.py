@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, places, sidecar, torch_hooks

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import places, sidecar, torch_hooks
-from nvprobe.annotate.compiling import compiling
 from nvprobe.annotate.hooks import Hooks, after_import
 
 __all__ = ["install", "uninstall"]
@@ -47,7 +47,7 @@ def _sited(what: str, waiter: Callable[..., str | None]) -> Callable[[Any], Any]
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def sited(*args: Any, **kwargs: Any) -> Any:
-            if not compiling() and sidecar.is_open():
+            if not compiling_module.compiling() and sidecar.is_open():
                 places.site(what, waiter(*args, **kwargs))
             return original(*args, **kwargs)
 

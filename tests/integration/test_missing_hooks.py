@@ -19,8 +19,12 @@ EAGER = {
     "torch.optim.optimizer": ["Optimizer.__init__"],
     "torch.optim.lr_scheduler": ["LRScheduler.__init__"],
     "warnings": ["_showwarnmsg"],
-    "torch.cuda": ["set_sync_debug_mode", "synchronize", "make_graphed_callables"],
-    "torch.cuda.streams": ["Stream.synchronize", "Event.synchronize"],
+    "torch.cuda": ["set_sync_debug_mode", "synchronize", "make_graphed_callables", "empty_cache"],
+    "torch.cuda.memory": ["empty_cache"],
+    "torch.cuda.streams": [
+        *("Stream.synchronize", "Event.synchronize"),
+        *("Stream.wait_stream", "Stream.wait_event", "Event.wait"),
+    ],
     "torch.cuda.graphs": [
         *("CUDAGraph.capture_begin", "CUDAGraph.capture_end", "CUDAGraph.replay"),
         "make_graphed_callables",
