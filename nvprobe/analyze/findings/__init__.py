@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from nvprobe.analyze.allocator import allocator_use
-from nvprobe.analyze.findings.capture import memory_limit, profiler_cost
+from nvprobe.analyze.findings.capture import memory_growth, memory_limit, profiler_cost
 from nvprobe.analyze.findings.compilation import compilation, graph_breaks
 from nvprobe.analyze.findings.dominance import latency_bound_kernel, underfilled_kernel
 from nvprobe.analyze.findings.kernels import (
@@ -65,6 +65,7 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     exposed_communication,
     graph_gaps,
     memory_limit,
+    memory_growth,
     profiler_cost,
 )
 """Specific rules stand before general ones, which leave out what is explained already."""

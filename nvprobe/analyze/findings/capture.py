@@ -11,10 +11,18 @@ from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import named
 from nvprobe.attribute.intervals import union_length
 
-__all__ = ["memory_limit", "profiler_cost"]
+__all__ = ["memory_growth", "memory_limit", "profiler_cost"]
 
 NEAR = 0.9
 COSTLY = 0.05
+GROWING_STEPS = 4
+"""So many steady steps must grow, and all of them, before memory counts as leaking."""
+MANY_STEPS = 100_000
+"""A GPU that would be full after more steps than these is not filled by a leak."""
+_SNAPSHOT = (
+    "torch.cuda.memory._record_memory_history(), then _dump_snapshot(file): with it nvprobe "
+    "analyze --memory-snapshot tells who holds memory, by line"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +107,46 @@ def _near_limit(evidence: Evidence, level: _Level) -> Finding:
         },
         saves_ns=(0, 0),
         advice=(
-            "torch.cuda.memory._dump_snapshot and nvprobe analyze --memory-snapshot show who "
-            "holds it",
+            _SNAPSHOT,
             "activation checkpointing where most of it is passing",
         ),
     )
+
+
+def memory_growth(evidence: Evidence) -> Iterator[Finding]:
+    """Every steady step leaves more memory in use than the one before it."""
+    if evidence.allocator is None:
+        return
+    devices, steps = evidence.allocator.devices, evidence.allocator.steps
+    steps = steps.take(np.isin(steps.step, evidence.steady))
+    for row, (process, device) in enumerate(zip(devices.process, devices.device, strict=True)):
+        here = (steps.device == device) & (evidence.steps.process[steps.step] == process)
+        growth, level = steps.growth_bytes[here], steps.allocated_bytes[here]
+        if len(growth) < GROWING_STEPS or growth.min() <= 0:
+            continue
+        typical, capacity = int(np.median(growth)), int(devices.capacity_bytes[row])
+        left = (capacity - int(level.max())) // typical if capacity > 0 else None
+        if left is not None and left > MANY_STEPS:
+            continue
+        yield Finding(
+            id="memory_growth",
+            title=f"Memory in use grows in every step, by {typical / 1e6:,.3g} MB (median)"
+            + ("" if left is None else f": the GPU is full after {left:,} more"),
+            path=-1,
+            sources=(),
+            evidence={
+                "steps": len(growth),
+                "growth_bytes": typical,
+                "allocated_bytes": int(level.max()),
+                "steps_left": left,
+            },
+            saves_ns=(0, 0),
+            advice=(
+                "look for tensors that are kept from step to step: losses summed up without "
+                ".item() or .detach(), lists, caches",
+                _SNAPSHOT,
+            ),
+        )
 
 
 def _known(value: int) -> int | None:

@@ -45,7 +45,7 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(paths, lost)
     whole = push_up(paths, idle[:-1])
     most = int(whole[path]) if path >= 0 else int(idle.sum())
-    evidence.notes["explained_idle"] = lost
+    evidence.explain_idle(lost)
     sources = Counter(one.source for one in breaks if one.source)
     lines = tuple(source for source, _ in sources.most_common(5))
     yield Finding(

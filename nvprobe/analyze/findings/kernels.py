@@ -84,10 +84,17 @@ def fp32_products(evidence: Evidence) -> Iterator[Finding]:
         },
         saves_ns=(int(total * _critical(evidence) / 4), most),
         advice=(
-            'torch.set_float32_matmul_precision("high"): TF32, same memory, ten bits of mantissa',
+            "torch.backends.cudnn.allow_tf32 = True: TF32, same memory, ten bits of mantissa"
+            if _mostly(classes.family[rows] == Family.CONVOLUTION, spent)
+            else 'torch.set_float32_matmul_precision("high"): TF32, same memory, ten bits of '
+            "mantissa",
             "torch.autocast with bfloat16, or weights in bfloat16",
         ),
     )
+
+
+def _mostly(chosen: Column, ns: Column) -> bool:
+    return 2 * int(ns[chosen].sum()) > int(ns.sum())
 
 
 def _longest(names: Column, rows: Column, ns: Column) -> int:

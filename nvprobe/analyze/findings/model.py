@@ -164,6 +164,18 @@ class Evidence:
         np.add.at(out, charges.path[rows], charges.ns[rows])
         return out
 
+    def explain_idle(self, ns: Column) -> None:
+        """A specific rule has told of this idle time, as :meth:`idle` gives it."""
+        self.notes["explained_idle"] = np.maximum(ns, self.explained_idle(len(ns)))
+
+    def explained_idle(self, size: int) -> Column:
+        """Idle ns per path that specific rules have told of: general ones leave it out."""
+        out = np.zeros(size, np.int64)
+        told = self.notes.get("explained_idle")
+        if isinstance(told, np.ndarray):  # paths may have been added since: the last one is none
+            out[: len(told) - 1], out[-1] = told[:-1], told[-1]
+        return out
+
     @cached_property
     def step_of_op(self) -> Column:
         """int64 row of the step (of its process) that was open when an op was called, -1."""

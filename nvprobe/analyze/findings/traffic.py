@@ -105,7 +105,8 @@ def exposed_communication(evidence: Evidence) -> Iterator[Finding]:
             "start collectives asynchronously (async_op=True) on their own stream and wait where "
             "the result is used",
             "larger or smaller buckets; functional collectives under torch.compile",
-            "nvprobe ranks shows whether it waits for a slower rank rather than for the network",
+            "look at the other ranks too: a collective waits for the slowest of them, and then no "
+            "network is at fault",
         ),
     )
 

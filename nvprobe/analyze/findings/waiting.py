@@ -14,7 +14,7 @@ import numpy as np
 
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
-from nvprobe.analyze.grouping import sums
+from nvprobe.analyze.grouping import push_up, sums
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.launches import calls_named
 from nvprobe.trace import Column, OpKind
@@ -207,20 +207,24 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
 def input_wait(evidence: Evidence) -> Iterator[Finding]:
     """The GPU is idle while the launching thread waits for data.
 
-    High end: host and launch idle too, as a host that need not wait runs ahead of the GPU.
+    High end: host and launch idle too, as a host that need not wait runs ahead of the GPU. Where
+    it waits for longer than it works, that is no finding of its own.
     """
     idle, paths = evidence.idle(Cause.INPUT), evidence.attribution.paths
     total = int(idle.sum())
     if total < LITTLE * evidence.window_ns or not evidence.idle_trusted or not len(evidence.steps):
         return
     path = common_path(paths, idle)
+    host = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    if total >= int(host.sum()):
+        evidence.explain_idle(host)
     yield Finding(
         id="input_wait",
         title=f"The GPU waits for data in {named(paths, path)}",
         path=path,
         sources=(),
         evidence={"idle_ns": total, "share_of_window": _share(total, evidence)},
-        saves_ns=(total // 2, total + int(evidence.idle(Cause.HOST, Cause.LAUNCH_CALL).sum())),
+        saves_ns=(total // 2, total + int(host.sum())),
         advice=(
             "DataLoader(num_workers=…, persistent_workers=True, prefetch_factor=…): prepare "
             "batches in worker processes",
@@ -268,7 +272,8 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
         saves_ns=(total // 2, max(total, int((calls.end[rows] - calls.start[rows]).sum()))),
         advice=(
             "do not call torch.cuda.empty_cache() in the loop",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where memory is fragmented",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where memory is fragmented "
+            "(newer torch: PYTORCH_ALLOC_CONF)",
             "reuse buffers of fixed size; fewer different shapes",
         ),
     )
@@ -283,7 +288,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
         return
     paths = evidence.attribution.paths
     idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
-    idle = np.maximum(idle - _explained(evidence, len(idle)), 0)
+    idle = np.maximum(idle - evidence.explained_idle(len(idle)), 0)
     total = int(idle.sum())
     path = common_path(paths, idle)
     inside = _below(evidence, path)
@@ -293,7 +298,8 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
     if not launches or total < PLAIN * evidence.window_ns:
         return
     typical = int(np.median(evidence.attribution.duration[kernels]))
-    a_launch = total // launches
+    here = int(push_up(paths, idle[:-1])[path]) if path >= 0 else total
+    a_launch = here // launches
     facts = {
         "idle_ns": total,
         "share_of_window": _share(total, evidence),
@@ -323,15 +329,6 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
              "larger batches; foreach or fused optimizers"),
             ops=np.flatnonzero(kernels),
         )  # fmt: skip
-
-
-def _explained(evidence: Evidence, size: int) -> Column:
-    """Idle ns per path that a more specific rule has taken."""
-    out = np.zeros(size, np.int64)
-    taken = evidence.notes.get("explained_idle")
-    if isinstance(taken, np.ndarray):  # paths may have been added since: the last entry is none
-        out[: len(taken) - 1] = taken[:-1]
-    return out
 
 
 def _below(evidence: Evidence, path: int) -> Column:

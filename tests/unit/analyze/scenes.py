@@ -34,6 +34,7 @@ H200 = {
 FP32_GEMM = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_cublas"
 )
+FP32_CONVOLUTION = "void implicit_convolve_sgemm<float, float, 1024, 5, 5>(int)"
 BF16_GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10>(float*)"

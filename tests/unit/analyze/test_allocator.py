@@ -109,6 +109,7 @@ def run(read: Any) -> Analysis:
 def test_what_the_report_says() -> None:
     analysis = run(
         lambda n: {
+            "reserved": 40 * GB,
             "allocated": (30 + n) * GB,
             "peak_allocated": (35 + n // 4) * GB,
             "device_allocs": 100 + 3 * n,
@@ -130,6 +131,23 @@ def test_what_the_report_says() -> None:
     assert {one["device_allocs"] for one in steps} == {3}
     assert memory["allocator"]["source"] == "allocator counters, read between steps"
     assert "devices" not in memory  # no allocation events: nothing is said of them
+
+
+def test_memory_that_grows_in_every_step() -> None:
+    """Kept tensors; not memory that goes up and down, nor that of the first step alone."""
+    free = H200["memory_bytes"]
+    leak = run(lambda n: {"allocated": 20 * GB + n * 3_000_000})
+    (one,) = leak.findings or ()
+    assert one.id == "memory_growth"
+    assert dict(one.evidence) == {
+        "steps": 4, "growth_bytes": 3_000_000, "allocated_bytes": 20 * GB + 12_000_000,
+        "steps_left": (free - 20 * GB - 12_000_000) // 3_000_000,
+    }  # fmt: skip
+    assert (one.severity, one.saves_ns) == ("info", (0, 0))
+    waves = run(lambda n: {"allocated": 20 * GB + (n % 3) * 3_000_000})
+    first = run(lambda n: {"allocated": 20 * GB + min(n, 1) * 3_000_000})
+    drop = run(lambda n: {"allocated": 20 * GB + n * 512})  # a number a step
+    assert [waves.findings, first.findings, drop.findings] == [(), (), ()]
 
 
 def test_counters_warn_of_a_full_gpu() -> None:

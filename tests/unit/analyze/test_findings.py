@@ -25,6 +25,7 @@ from tests.unit.analyze.scenes import (
     ALL_REDUCE,
     BF16_GEMM,
     CUSTOM,
+    FP32_CONVOLUTION,
     FP32_GEMM,
     SOFTMAX,
     Scene,
@@ -133,6 +134,18 @@ def one_block(scene: Scene) -> None:
         scene.launch(CUSTOM, 300 * US, grid=40)
 
 
+def fp32_convolutions(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(FP32_CONVOLUTION, 300 * US)
+
+
+def late_after_data(scene: Scene) -> None:
+    """The host works for long after each wait for data; with data ready it would be ahead."""
+    scene.inside("data", lambda: scene.host(9 * MS))
+    scene.host(5 * MS)
+    healthy(scene)
+
+
 def a_block_on_each_sm(scene: Scene) -> None:
     """Sixteen blocks would fit on an SM: what that costs, only counters tell."""
     for _ in range(6):
@@ -181,6 +194,8 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
     (chain, ["elementwise_chain"], "GPU-bound"),
     (exposed_all_reduce, ["exposed_communication"], "exposed communication in step"),
     (one_block, ["kernel_underfills"], "GPU-bound"),
+    (fp32_convolutions, ["fp32_gemm"], "GPU-bound"),
+    (late_after_data, ["input_wait"], "waits for data in step/data"),
     (a_block_on_each_sm, [], "GPU-bound, nothing found to gain"),
     (small_kernels_of_a_waiting_gpu, ["input_wait"], "waits for data in step/data"),
     (a_collective_of_few_blocks, [], "GPU-bound, nothing found to gain"),
@@ -279,6 +294,14 @@ def test_recompiles_and_a_first_compile_are_told_apart() -> None:
     first = (analysis.findings or ())[0]
     assert (first.id, first.sources) == ("recompile", ("model.py:9",))
     assert first.evidence["recompiles"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "switch"), [(fp32, "float32_matmul"), (fp32_convolutions, "cudnn")]
+)
+def test_each_library_has_its_switch_for_tf32(body: Callable[[Scene], None], switch: str) -> None:
+    (one,) = analysis_of(loop(body)).findings or ()
+    assert switch in one.advice[0]
 
 
 def test_a_kernel_launched_once_is_no_pattern() -> None:
