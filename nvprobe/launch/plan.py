@@ -25,6 +25,10 @@ from nvprobe.nsys import Nsys, find_nsys
 
 __all__ = ["TORCH_STEPS", "Plan", "cuda_present", "make_plan"]
 
+_KINETO_SILENT = "6"
+"""Above all of Kineto's messages (torch 2.13). On a CPU they say when it starts, beside nsys that
+CUPTI is taken, which is as it should be; where it is to record the GPU they matter, and stay."""
+
 TORCH_STEPS = 10
 """Steps that the torch backend records where no window is given: its traces grow fast."""
 
@@ -68,7 +72,10 @@ class Plan:
             added["NVPROBE_MODULES"] = ",".join(self.options.modules)
         if self.backend == "nsys" and self.options.window.by_steps and not self.cuda:
             added["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the window's name is no handle
-        return added | self.settings(folder, status).to_environ()
+        settings = self.settings(folder, status)
+        if settings.torch == "cpu" and "KINETO_LOG_LEVEL" not in os.environ:
+            added["KINETO_LOG_LEVEL"] = _KINETO_SILENT
+        return added | settings.to_environ()
 
     def settings(self, folder: Path, status: Path) -> Settings:
         """What the processes of the program need to know."""

@@ -47,6 +47,7 @@ class TorchProfiler:
             record_shapes=True,
             with_stack=self.stacks,
             profile_memory=self.memory,
+            acc_events=True,  # there is one cycle; without it torch warns that it keeps one
         )
         self.profiler.start()
         self._clock_mark()

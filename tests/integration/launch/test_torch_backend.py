@@ -46,6 +46,8 @@ def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
     result = bare(EXAMPLE, analyze=True)
     assert result.code == 0, result.err
     assert result.out.startswith("step 5: loss")
+    assert "Warning" not in result.err, "of the program, because of nvprobe"
+    assert "USDT" not in result.err, "Kineto's own messages"
     assert "Recording with torch.profiler instead" in result.err
     assert "torch.profiler records steps 0 to 9" in result.err
     annotations = names(result.folder, "user_annotation")
