@@ -8,14 +8,22 @@ one subscriber at a time; both then share a clock (docs/attribution.md).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nvprobe.ranks import placement
 
 __all__ = ["TorchProfiler"]
+
+
+def _without_remark(profile: Callable[..., Any]) -> dict[str, bool]:
+    """What keeps torch (2.11) from warning that it forgets earlier cycles: there is only one."""
+    known = "acc_events" in inspect.signature(profile).parameters
+    return {"acc_events": True} if known else {}
 
 
 class TorchProfiler:
@@ -47,7 +55,7 @@ class TorchProfiler:
             record_shapes=True,
             with_stack=self.stacks,
             profile_memory=self.memory,
-            acc_events=True,  # there is one cycle; without it torch warns that it keeps one
+            **_without_remark(profiler.profile),
         )
         self.profiler.start()
         self._clock_mark()
