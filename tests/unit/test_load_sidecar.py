@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nvprobe.annotate.allocator import COLUMNS
 from nvprobe.errors import InputError
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
 from nvprobe.trace import Devices, Marks, Ops, Processes, Source, Threads, Trace
@@ -213,3 +214,16 @@ def test_places_have_one_row_a_position_with_its_highest_count(tmp_path: Path) -
     last = found[-1]
     assert (last.category, last.stack, last.detail) == (None, ("t.py:3", "t.py:9"), "default")
     assert {one.process for one in found} == {0}
+
+
+def test_what_the_sampler_writes_is_what_is_read(tmp_path: Path) -> None:
+    row = [ORIGIN + 7 if name == "time_ns" else 40 + at for at, name in enumerate(COLUMNS)]
+    line = {"kind": "allocator", "columns": COLUMNS, "rows": [row]}
+    side = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))]).sidecar
+    read = {name: values.tolist() for name, values in side.allocator.columns().items()}
+    told = {name: [value] for name, value in zip(COLUMNS, row, strict=True)}
+    assert read.pop("device") == [-1]  # this trace has no GPU
+    assert (read.pop("ordinal"), read.pop("time")) == (told.pop("device"), [7])
+    assert read.pop("process") == [0]
+    del told["steps"], told["time_ns"]
+    assert read == told
