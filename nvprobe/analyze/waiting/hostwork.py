@@ -74,10 +74,11 @@ class HostWork:
         out = {cause: np.zeros(len(start), np.int64) for cause, _ in self.levels}
         out[Cause.HOST] = end - start
         for lane, rows in by_group(thread):
-            begin, until = start[rows], end[rows]
-            outer = np.zeros(len(begin), np.int64)
+            border, first = _borders(start[rows], end[rows])
+            outer = np.zeros(len(first), np.int64)
             for cause, coverage in self.levels:
-                within = coverage.of_one(lane, until) - coverage.of_one(lane, begin)
+                until = coverage.of_one(lane, border)
+                within = until[first + 1] - until[first]
                 out[cause][rows] = within - outer
                 outer = within
             out[Cause.HOST][rows] -= outer
@@ -87,6 +88,19 @@ class HostWork:
         """The outermost coverage of causes up to this one; ``None`` if none of them occurs."""
         inner = [coverage for own, coverage in self.levels if own <= cause]
         return inner[-1] if inner else None
+
+
+def _borders(start: Column, end: Column) -> tuple[Column, Column]:
+    """(instants, where each stretch begins among them; it ends one further).
+
+    Stretches mostly follow one another: what one ends with, the next begins with.
+    """
+    ends = np.append(end[:-1] != start[1:], True)
+    first = np.arange(len(start)) + np.cumsum(ends) - ends
+    border = np.empty(len(start) + int(ends.sum()), np.int64)
+    border[first] = start
+    border[first[ends] + 1] = end[ends]
+    return border, first
 
 
 def host_work(

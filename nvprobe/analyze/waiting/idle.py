@@ -34,6 +34,7 @@ __all__ = ["IdleCharges", "by", "idle_charges", "step_at"]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
+_MOST_CODES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +161,8 @@ def _cut(
 
 def _frame_borders(gaps: Gaps, lines: CodeLines) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a Python frame of the gap's thread, or its leader's."""
-    lane, time = ends(lines.users)
-    yield from borders(gaps, gaps.thread, lane, time)
     leader = np.where(gaps.thread != NO_ROW, lines.leader[gaps.thread], NO_ROW)
-    if (leader != NO_ROW).any():
-        yield from borders(gaps, leader, lane, time)
+    return borders(gaps, (gaps.thread, leader), *ends(lines.users))
 
 
 def _step_borders(
@@ -172,7 +170,7 @@ def _step_borders(
 ) -> Iterator[tuple[Column, Column]]:
     """(gap, time) of every begin and end of a step of the process whose op ended the gap."""
     time = np.concatenate((steps.start, steps.end))
-    return borders(gaps, _processes(attribution, gaps), np.tile(steps.process, 2), time)
+    return borders(gaps, (_processes(attribution, gaps),), np.tile(steps.process, 2), time)
 
 
 def _processes(attribution: Attribution, gaps: Gaps) -> Column:
@@ -265,12 +263,16 @@ def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]
 
 def _codes(places: tuple[Column, ...]) -> Column:
     """Number of each distinct place, in order of appearance."""
-    code = np.zeros(len(places[0]), np.int64)
+    code, size = np.zeros(len(places[0]), np.int64), 1
     for rows in places:
         if not len(rows) or (rows == rows[0]).all():
             continue
-        _, code = distinct(code.astype(np.int64) << 32 | (rows.astype(np.int64) + 1))
-    return code
+        low, high = int(rows.min()), int(rows.max())
+        if size * (high - low + 1) >= _MOST_CODES:
+            keys, code = distinct(code)
+            code, size = code.astype(np.int64), len(keys)
+        code, size = code * (high - low + 1) + rows - low, size * (high - low + 1)
+    return distinct(code)[1].astype(np.int64)
 
 
 def _joined(tables: list[IdleCharges]) -> IdleCharges:

@@ -67,20 +67,20 @@ def borders_of_ranges(attribution: Attribution, gaps: Gaps) -> Iterator[Cut]:
     head = np.full(len(gaps), NO_ROW, np.int32)
     inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
     head[inherits] = attribution.open.initiator(gaps.thread[inherits])
-    lane, time = ends(attribution.open.nesting)
-    yield from borders(gaps, gaps.thread, lane, time)
-    if inherits.any():
-        yield from borders(gaps, head, lane, time)
+    return borders(gaps, (gaps.thread, head), *ends(attribution.open.nesting))
 
 
 def ends(nesting: Nesting) -> tuple[Column, Column]:
     """(thread, time) of the begin and end of everything that nests."""
-    lane = np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first))
+    lane = np.repeat(np.arange(len(nesting.first) - 1, dtype=np.int32), np.diff(nesting.first))
     return np.tile(lane, 2), np.concatenate((nesting.start, nesting.end))
 
 
-def borders(gaps: Gaps, wanted: Column, lane: Column, time: Column) -> Iterator[Cut]:
-    """(gap, time) of the instants of the lane that each gap wants, inside that gap."""
+def borders(gaps: Gaps, wanted: tuple[Column, ...], lane: Column, time: Column) -> Iterator[Cut]:
+    """(gap, time) of the instants of any lane that a gap wants, inside that gap."""
     for gap, border in gaps.containing(time):
-        ours = wanted[gap] == lane[border]
+        of = lane[border]
+        ours = np.zeros(len(gap), bool)
+        for lanes in wanted:
+            ours |= lanes[gap] == of
         yield gap[ours], time[border[ours]]
