@@ -34,7 +34,14 @@ _ROWS = (
     "payloads",
 )
 """Tables that others refer to by row, or that are filtered by rules of their own."""
-_ALWAYS = ("callchains", "graph_nodes", "os_stacks", "sample_stacks", "payload_fields")
+_ALWAYS = (
+    "callchains",
+    "graph_nodes",
+    "os_stacks",
+    "sample_stacks",
+    "python_stacks",
+    "payload_fields",
+)
 """Tables that only serve to look something up."""
 
 

@@ -39,6 +39,7 @@ from nvprobe.load.nsys_ops import (
     read_syncs,
 )
 from nvprobe.load.nsys_payloads import decode_payloads
+from nvprobe.load.nsys_python import PythonStacks, set_apart
 from nvprobe.load.schema import LONGEST_TIME
 from nvprobe.load.strings import StringPool
 from nvprobe.load.tables import Rows, Tables
@@ -64,14 +65,16 @@ _VERSIONS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 def assemble(tables: Tables, source: Source) -> Trace:
     """Everything the export holds in the one vocabulary, and in words what it lacks."""
     frames = Frames.read(tables)
+    set_apart(frames, tables)
     pool = StringPool()
     people = People.found(frames, tables, pool)
     generic = read_generic_metrics(frames, tables, pool)
     gpus = Gpus.found(people, tables, pool, None if generic is None else generic.type)
     names = Names(frames, tables, pool, people.thread_names)
+    python = PythonStacks.read(frames, people, tables, pool)
     decoded = decode_payloads(frames, tables, pool)
     strings = pool.freeze()
-    noted = read_annotations(frames, people, names, decoded)
+    noted = read_annotations(frames, people, names, strings, decoded)
     frames.release("NVTX_EVENTS")
     calls = read_calls(frames, people, names)
     libraries = read_library_calls(frames, people, names)
@@ -100,6 +103,8 @@ def assemble(tables: Tables, source: Source) -> Trace:
         os_stacks=read_callchains(frames, names, OS_STACKS),
         samples=read_samples(frames, people),
         sample_stacks=read_callchains(frames, names, SAMPLE_STACKS),
+        python_samples=None if python is None else python.samples,
+        python_stacks=None if python is None else python.chains(pool),
         schedule=read_schedule(frames, people),
         page_faults=read_page_faults(frames, people, gpus),
         payload_fields=read_payload_fields(tables, names),

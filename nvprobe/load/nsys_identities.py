@@ -18,6 +18,7 @@ from nvprobe.load.nsys_frames import (
     OPS,
     OS_CALLS,
     OVERHEADS,
+    PYTHON_SAMPLES,
     SAMPLES,
     SCHEDULE,
     SYNCS,
@@ -40,7 +41,7 @@ _THREADED = (
     ("NVTX_EVENTS", "endGlobalTid"),
     ("CUDA_GRAPH_NODE_EVENTS", "globalTid"),
     ("CUDA_GRAPH_EVENTS", "globalTid"),
-    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, SCHEDULE)),
+    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, PYTHON_SAMPLES, SCHEDULE)),
 )
 _DEVICED = (*OPS, SYNCS, CUDA_EVENTS, MEMORY, GPU_FAULTS)
 _PROCESSED = (*_DEVICED, CPU_FAULTS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from nvprobe.load.nsys_frames import UNKNOWN, Frames, possible
 from nvprobe.load.nsys_identities import People
 from nvprobe.load.nsys_names import Names
 from nvprobe.load.nsys_payloads import DecodedPayloads
+from nvprobe.load.nsys_python import PYTHON_DOMAIN
 from nvprobe.load.schema import Event
 from nvprobe.load.strings import distinct
 from nvprobe.load.tables import Rows
@@ -29,6 +31,7 @@ from nvprobe.trace import (
 __all__ = ["Annotations", "read_annotations"]
 
 _EVENTS = "NVTX_EVENTS"
+_GIL = "GIL Trace"
 _PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
 
 
@@ -47,9 +50,17 @@ class Annotations:
 
 
 def read_annotations(
-    frames: Frames, people: People, names: Names, decoded: DecodedPayloads | None = None
+    frames: Frames,
+    people: People,
+    names: Names,
+    strings: pa.StringArray,
+    decoded: DecodedPayloads | None = None,
 ) -> Annotations:
-    """Ranges (push/pop), spans, marks, values of payloads, created domains and named threads."""
+    """Ranges (push/pop), spans, marks, values of payloads, created domains and named threads.
+
+    Who holds the GIL (``--trace=python-gil``) is recorded as push/pop ranges, but begins and ends
+    anywhere in what the program annotates: those are spans.
+    """
     rows = frames.rows.get(_EVENTS)
     if rows is None:
         return Annotations()
@@ -58,12 +69,19 @@ def read_annotations(
     created = np.flatnonzero(kind == Event.DOMAIN_CREATE)
     named = np.flatnonzero((kind == Event.THREAD_NAME) & (events.name != NO_NAME))
     pushed = _among(kind, Event.PUSH_POP, Event.TEXT_PUSH_POP)
+    spans = _among(kind, Event.START_END, Event.TEXT_START_END)
+    made = events.name[created[events.name[created] != NO_NAME]]
+    text = [strings[row].as_py() for row in made.tolist()]
+    lock = np.array([one == _GIL for one in text], bool)
+    if lock.any():
+        held = np.isin(events.domain[pushed], made[lock])
+        spans, pushed = np.concatenate((spans, pushed[held])), pushed[~held]
     return Annotations(
         ranges=events.ranges(pushed),
         payloads=None if decoded is None else events.payloads(decoded, pushed),
-        spans=events.spans(_among(kind, Event.START_END, Event.TEXT_START_END)),
+        spans=events.spans(spans),
         marks=events.marks(_among(kind, Event.MARK, Event.TEXT_MARK)),
-        domains=events.name[created[events.name[created] != NO_NAME]],
+        domains=made[[one not in (_GIL, PYTHON_DOMAIN) for one in text]],
         thread_names=(events.thread[named], events.name[named]),
     )
 

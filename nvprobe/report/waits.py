@@ -87,6 +87,7 @@ def host(analysis: Analysis) -> list[Row] | None:
             "launches": table.launches.tolist(),
             "host_ns": table.host_ns.tolist(),
             "idle_ns": table.idle_ns.tolist(),
+            "samples": [None] * len(table) if table.samples is None else table.samples.tolist(),
         }
     )
 
@@ -223,8 +224,11 @@ def _by_stream(analysis: Analysis, waits: Waits) -> list[Row]:
 
 
 def _by_line(waits: Waits) -> list[Row]:
-    line, cause, ns = waits.idle_by_line()
-    return _by_cause({"line": line}, cause, ns)
+    """Rows by line; ``samples`` where the line is an estimate from so many Python samples."""
+    return [
+        {"line": row.line, "samples": row.samples, "cause": row.cause.label, "ns": row.ns}
+        for row in waits.idle_by_line()
+    ]
 
 
 def _stream_names(analysis: Analysis, waits: Waits, rows: Column) -> dict[str, list[Any]]:

@@ -138,6 +138,8 @@ class Trace:
     os_stacks: CallChains | None = None
     samples: Samples | None = None
     sample_stacks: CallChains | None = None
+    python_samples: Samples | None = None
+    python_stacks: CallChains | None = None
     schedule: Schedule | None = None
     page_faults: PageFaults | None = None
     payload_fields: PayloadFields | None = None

@@ -197,14 +197,14 @@ class OsCalls(Table):
 
 @dataclass(frozen=True, slots=True)
 class Samples(Table):
-    """Periodic samples of what threads did (``--sample``)."""
+    """Periodic samples of what threads did (``--sample``, ``--python-sampling``)."""
 
     process: Column = column("i4")
     thread: Column = column("i4")
     time: Column = column("i8")
     cpu: Column = column("i4")
     stack: Column = column("i8")
-    """Chain of ``Trace.sample_stacks``."""
+    """Chain of ``Trace.sample_stacks``, or of ``Trace.python_stacks`` (``train.py(12): step``)."""
 
 
 @dataclass(frozen=True, slots=True)

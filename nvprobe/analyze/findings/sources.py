@@ -21,7 +21,7 @@ from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.waiting.lines import CodeLines, chain_lines, code_lines
 from nvprobe.trace import Calls, Column
 
-__all__ = ["with_sources"]
+__all__ = ["sampled_lines", "with_sources"]
 
 _SHARE = 0.2
 """A line is named if this much of the finding's GPU time was called for in it."""
@@ -113,3 +113,18 @@ class _Lines:
         return tuple(
             Line(str(labels[int(one)].as_py()), role) for one in largest if spent[one] >= least
         )
+
+
+def sampled_lines(evidence: Evidence, inside: Column) -> tuple[str, ...]:
+    """Lines that Python samples saw while the GPU waited for the host, the most idle time first.
+
+    ``inside`` is a bool per path, with a last entry for none. Empty where nothing was sampled.
+    """
+    sampled = evidence.waits.sampled
+    if sampled is None:
+        return ()
+    rows = sampled.time.take(inside[sampled.path][sampled.time.group])
+    spent = sums(rows.line, rows.ns, len(sampled.labels))
+    largest = np.argsort(-spent, kind="stable")[:_MOST]
+    least = max(_SHARE * int(rows.ns.sum()), 1)
+    return tuple(str(sampled.labels[int(row)].as_py()) for row in largest if spent[row] >= least)

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from nvprobe.analyze.code_places import LINE
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
+from nvprobe.analyze.findings.sources import sampled_lines
 from nvprobe.analyze.grouping import push_up, sums
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.launches import calls_named
+from nvprobe.attribute.model import PathTable
 from nvprobe.trace import Column, OpKind
 
 __all__ = ["allocation", "host_bound", "input_wait", "pageable_copies", "synchronisation"]
@@ -311,12 +314,14 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
     saves = (total // 4, total)
     per_step = launches / len(evidence.steady)
     if a_launch > LAUNCH_NS or per_step < FEW_LAUNCHES:
+        lines = sampled_lines(evidence, _paths_below(paths, path))
+        see = "record Python stacks (nvprobe launch --with-torch-trace) to see what it does"
         yield Finding(
             "host_work", f"The GPU waits for the host's own work in {named(paths, path)}",
-            path, (), facts, (0, total),
-            ("record Python stacks (nvprobe launch --with-torch-trace) to see what it does",
+            path, lines, facts, (0, total),
+            (*(() if lines else (see,)),
              "move the work out of the loop, or into another thread or process"),
-            ops=np.flatnonzero(kernels),
+            ops=np.flatnonzero(kernels), roles=(LINE,) * len(lines),
         )  # fmt: skip
     elif typical <= SHORT_KERNEL_NS:
         yield Finding(
@@ -333,16 +338,19 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
 
 def _below(evidence: Evidence, path: int) -> Column:
     """bool per op: its owner path begins with ``path`` (all ops for -1)."""
-    owner = evidence.attribution.owner
+    return _paths_below(evidence.attribution.paths, path)[evidence.attribution.owner]
+
+
+def _paths_below(paths: PathTable, path: int) -> Column:
+    """bool per path, the last one for none: it begins with ``path`` (all for -1)."""
     if path < 0:
-        return np.ones(len(owner), bool)
-    paths = evidence.attribution.paths
+        return np.ones(len(paths.parent) + 1, bool)
     under = np.zeros(len(paths.parent) + 1, bool)
     under[path] = True
     for depth in range(int(paths.depth[path]) + 1, int(paths.depth.max(initial=0)) + 1):
         rows = np.flatnonzero(paths.depth == depth)
         under[rows] = under[paths.parent[rows]]
-    return under[owner]
+    return under
 
 
 def _called_in_steady(evidence: Evidence) -> Column:

@@ -19,12 +19,13 @@ from nvprobe.analyze.waiting.hostwork import Cause, HostWork
 from nvprobe.analyze.waiting.idle import IdleCharges
 from nvprobe.analyze.waiting.lanes import Lanes
 from nvprobe.analyze.waiting.lines import NO_LINE, CodeLines
+from nvprobe.analyze.waiting.sampled import LineSamples, shared_out
 from nvprobe.attribute.intervals import running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["HostTime", "by_label", "host_time"]
+__all__ = ["HostTime", "by_label", "host_time", "sampled_host_time"]
 
 _BATCH = 1 << 18
 """Pieces looked at together: it bounds the arrays alive at once."""
@@ -43,18 +44,16 @@ class HostTime(Table):
     host_ns: Column = column("i8")
     idle_ns: Column = column("i8")
     """GPU idle time charged to ``host`` here."""
+    samples: Column | None = column("i8", optional=True)
+    """Python samples that told the line; launches and times of a path are divided among its
+    lines as its samples are. ``None`` where lines are exact, or where there are none."""
 
 
 def host_time(
     attribution: Attribution, work: HostWork, idle: IdleCharges, lines: CodeLines | None
 ) -> HostTime:
     """Sum the host time of every line of launches, and the idle time it caused."""
-    calls = attribution.trace.calls
-    if calls is None:
-        return HostTime.empty()
-    used = np.zeros(len(calls) + 1, bool)
-    used[attribution.call] = True  # NO_ROW marks the spare last row
-    started = np.flatnonzero(used[:-1])
+    started = _started(attribution)
     if not len(started):
         return HostTime.empty()
     waited = idle.take(np.flatnonzero(idle.cause == Cause.HOST))
@@ -75,7 +74,85 @@ def host_time(
         host_ns=host_ns,
         idle_ns=idle_ns,
     )
+    return _costliest_first(table)
+
+
+def sampled_host_time(
+    attribution: Attribution,
+    work: HostWork,
+    table: HostTime,
+    samples: LineSamples,
+    waited: tuple[Column, Column],
+) -> HostTime:
+    """The host time of paths divided among the lines that samples saw.
+
+    ``waited`` are the (path, line) of the samples in idle time charged to ``host``.
+    """
+    if not len(table):
+        return table
+    row = np.full(int(max(table.path.max(initial=-1), waited[0].max(initial=-1))) + 2, NO_ROW)
+    row[table.path] = np.arange(len(table))  # path -1 is the spare last one
+    path, line = _seen_working(attribution, work, samples)
+    known = (path < len(row) - 1) & (row[np.minimum(path, len(row) - 1)] != NO_ROW)
+    path, line = path[known], line[known]
+    parts = [
+        shared_out(table.launches, row[path], line),
+        shared_out(table.host_ns, row[path], line),
+        shared_out(table.idle_ns, row[waited[0]], waited[1]),
+    ]
+    key = np.concatenate([part.group << 32 | part.line.astype(np.int64) + 1 for part in parts])
+    keys, code = distinct(key)
+    total = np.zeros((3, len(keys)), np.int64)
+    seen = np.zeros(len(keys), np.int64)
+    of_part = np.split(code, np.cumsum([len(part) for part in parts])[:-1])
+    for which, (part, place) in enumerate(zip(parts, of_part, strict=True)):
+        total[which][place] = part.ns
+        seen[place] = np.maximum(seen[place], part.samples)
+    divided = HostTime(
+        path=table.path[keys >> 32],
+        line=(keys & 0xFFFFFFFF) - 1,
+        launches=total[0],
+        host_ns=total[1],
+        idle_ns=total[2],
+        samples=seen,
+    )
+    return _costliest_first(divided)
+
+
+def _seen_working(
+    attribution: Attribution, work: HostWork, samples: LineSamples
+) -> tuple[Column, Column]:
+    """(path, line) of the samples in host time between launches."""
+    turns = _turns(attribution, _lines(attribution), _started(attribution))
+    lane = _lines(attribution)[samples.thread]
+    inside = (samples.time >= turns.first[lane]) & (samples.time < turns.last[lane])
+    lane, time = lane[inside], samples.time[inside]
+    thread = turns.thread[turns.lanes.count_before(lane, time, "right") - 1]
+    ours = samples.tellers(attribution)[thread] == samples.thread[inside]
+    ours &= work.split(thread, time, time + 1)[Cause.HOST] == 1
+    path = attribution.open.at(thread[ours], time[ours])
+    return path, samples.line[inside][ours]
+
+
+def _costliest_first(table: HostTime) -> HostTime:
     return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
+
+
+def _started(attribution: Attribution) -> Column:
+    """Rows of the calls that launched something."""
+    calls = attribution.trace.calls
+    used = np.zeros((0 if calls is None else len(calls)) + 1, bool)
+    used[attribution.call] = True  # NO_ROW marks the spare last row
+    return np.flatnonzero(used[:-1])
+
+
+def _lines(attribution: Attribution) -> Column:
+    """Which line of launches each thread belongs to: its own number, or its leader's."""
+    line_of = np.arange(len(attribution.trace.threads))
+    backward = np.flatnonzero(attribution.autograd)
+    head = attribution.open.initiator(backward)
+    line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
+    return line_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +217,7 @@ def by_label(host: HostTime, label: list[str]) -> tuple[list[str], HostTime]:
         launches=sums(code, host.launches, size),
         host_ns=sums(code, host.host_ns, size),
         idle_ns=sums(code, host.idle_ns, size),
+        samples=None if host.samples is None else sums(code, host.samples, size),
     )
     order = np.lexsort((-table.host_ns, -table.idle_ns))
     return [names[row] for row in order.tolist()], table.take(order)
@@ -187,10 +265,7 @@ def _pieces(
 
     In batches: there are about two pieces a range.
     """
-    line_of = np.arange(len(attribution.trace.threads))
-    backward = np.flatnonzero(attribution.autograd)
-    head = attribution.open.initiator(backward)
-    line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
+    line_of = _lines(attribution)
     turns = _turns(attribution, line_of, started)
     nestings = [attribution.open.nesting, *([lines.users] if lines is not None else [])]
     for line in np.flatnonzero(turns.last > turns.first).tolist():

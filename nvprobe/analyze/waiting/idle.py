@@ -26,11 +26,12 @@ from nvprobe.analyze.waiting.hostwork import Cause, HostWork
 from nvprobe.analyze.waiting.lanes import Lanes, expand
 from nvprobe.analyze.waiting.lines import CodeLines
 from nvprobe.analyze.waiting.pieces import Pieces, borders, borders_of_ranges, cut, ends
+from nvprobe.analyze.waiting.sampled import LineSamples
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["IdleCharges", "by", "idle_charges", "step_at"]
+__all__ = ["IdleCharges", "by", "idle_charges", "idle_instants", "step_at"]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
@@ -96,6 +97,31 @@ def idle_charges(
     known = np.concatenate(waited) if waited else np.empty(0, np.int64)
     bubble += _bubbles(gaps, waits, known[runs(known)])
     return _joined(tables), bubble
+
+
+def idle_instants(
+    attribution: Attribution,
+    gaps: Gaps,
+    waits: SyncCalls,
+    work: HostWork,
+    samples: LineSamples,
+) -> tuple[Column, Column, Column]:
+    """(sample, path, cause) of the samples that fall into the host's part of gaps.
+
+    A sample tells of the gaps that its thread ended. Its cause is that of the nanosecond it begins.
+    """
+    delays = _delays(gaps, waits, work)
+    found = list(gaps.containing(samples.time)) or [(np.empty(0, np.int64),) * 2]
+    gap, sample = (np.concatenate(column) for column in zip(*found, strict=True))
+    teller = samples.tellers(attribution)
+    ours = teller[gaps.thread[gap]] == samples.thread[sample]
+    ours &= samples.time[sample] < gaps.queued[gap]
+    gap, sample = gap[ours], sample[ours]
+    moment = Pieces(gap, samples.time[sample], samples.time[sample] + 1)
+    ns = _causes(gaps, moment, delays, work)
+    _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
+    cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
+    return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
 
 
 def by(charges: IdleCharges, *names: str) -> tuple[Column, ...]:

@@ -16,9 +16,16 @@ import pyarrow.compute as pc
 
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting, nest
-from nvprobe.trace import Column, Frames, Trace
+from nvprobe.trace import Column, Trace
 
-__all__ = ["NO_LINE", "CodeLines", "chain_lines", "code_lines", "lines_behind"]
+__all__ = [
+    "NO_LINE",
+    "CodeLines",
+    "chain_lines",
+    "code_lines",
+    "frame_labels",
+    "lines_behind",
+]
 
 NO_LINE = -1
 
@@ -75,7 +82,7 @@ def code_lines(trace: Trace) -> CodeLines | None:
         return None
     threads = len(trace.threads)
     known = np.flatnonzero(frames.thread >= 0)
-    line, built_in, labels = _labels(trace, frames)
+    line, built_in, labels = frame_labels(trace, frames.name)
     mine = known[line[frames.name[known]] != NO_LINE]
     nestings = [
         nest(frames.thread[rows], frames.start[rows], frames.end[rows], threads)
@@ -126,10 +133,13 @@ def chain_lines(trace: Trace, chains: Column) -> tuple[Column, pa.StringArray]:
     return out, texts
 
 
-def _labels(trace: Trace, frames: Frames) -> tuple[Column, Column, pa.StringArray]:
-    """(label of the user's frame, label of the built-in) per row of the trace's strings."""
+def frame_labels(trace: Trace, names: Column) -> tuple[Column, Column, pa.StringArray]:
+    """(label of the user's frame, label of the built-in) per row of the trace's strings.
+
+    ``names`` are the names of frames: ``train.py(12): forward``.
+    """
     used = np.zeros(len(trace.strings), bool)
-    used[frames.name[frames.name >= 0]] = True
+    used[names[names >= 0]] = True
     rows = np.flatnonzero(used)
     texts = trace.strings.take(pa.array(rows))
     parts = pc.extract_regex(texts, _FRAME)

@@ -6,6 +6,7 @@ make new paths.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +25,18 @@ from nvprobe.analyze.overlap.streams import Streams, streams
 from nvprobe.analyze.overlap.summary import Overlap, overlap
 from nvprobe.analyze.waiting.blocking import synchronising_calls
 from nvprobe.analyze.waiting.gaps import Gaps, device_gaps
-from nvprobe.analyze.waiting.host import HostTime, host_time
+from nvprobe.analyze.waiting.host import HostTime, host_time, sampled_host_time
 from nvprobe.analyze.waiting.hostwork import Cause, call_roles, host_work
 from nvprobe.analyze.waiting.idle import IdleCharges, by, idle_charges
+from nvprobe.analyze.waiting.idle_lines import (
+    SAMPLED_CAUSES,
+    LineIdle,
+    SampledIdle,
+    sampled_idle,
+)
 from nvprobe.analyze.waiting.lines import CodeLines, lines_behind
 from nvprobe.analyze.waiting.order import device_busy, device_order
+from nvprobe.analyze.waiting.sampled import line_samples
 from nvprobe.analyze.waiting.sync_operators import PathOperators, path_operators
 from nvprobe.analyze.waiting.syncs import Syncs, sync_sites
 from nvprobe.attribute.model import Attribution
@@ -57,30 +65,34 @@ class Waits:
     operators: PathOperators
     lines: CodeLines | None
     """The Python frames, where the trace has any."""
+    sampled: SampledIdle | None = None
+    """Where it has none: what Python samples tell of idle time."""
 
     @property
     def line_labels(self) -> list[str]:
-        """Texts of the ``line`` columns of ``idle`` and ``host``."""
-        return self.lines.labels.to_pylist() if self.lines is not None else []
+        """Texts of the ``line`` columns of ``idle``, ``host`` and ``sampled``."""
+        known = self.lines or self.sampled
+        return [] if known is None else known.labels.to_pylist()
 
     @property
     def exposed_comm_ns(self) -> int:
         """Communication with no compute beside it, summed over devices."""
         return int((self.exposed.end - self.exposed.start).sum())
 
-    def idle_by_line(self) -> tuple[list[str | None], Column, Column]:
-        """(line, cause, ns): the frame of the time, for ``sync`` the line that synchronised."""
-        labels = self.line_labels
-        line, cause, ns = by(self.idle.take(self.idle.cause != Cause.SYNC), "line", "cause")
-        keys = [(labels[row] if row >= 0 else None, c) for row, c in zip(line, cause, strict=True)]
-        total = dict(zip(keys, ns.tolist(), strict=True))
-        sources, sites = self.syncs.labels.to_pylist(), self.syncs.sites
+    def idle_by_line(self) -> list[LineIdle]:
+        """Idle time by line: the frame of the time, for ``sync`` the line that synchronised."""
+        labels = [*self.line_labels, None]
+        known = self.idle.take(self.idle.cause != Cause.SYNC)
+        if self.sampled is not None:
+            known = known.take(~np.isin(known.cause, SAMPLED_CAUSES))
+        total: Counter[tuple[str | None, int]] = Counter()
+        for line, cause, ns in zip(*(c.tolist() for c in by(known, "line", "cause")), strict=True):
+            total[labels[line], cause] += ns
+        sources, sites = [*self.syncs.labels.to_pylist(), None], self.syncs.sites
         for row, bubble in zip(sites.source.tolist(), sites.bubble_ns.tolist(), strict=True):
-            key = (sources[row] if row >= 0 else None, Cause.SYNC)
-            if bubble:
-                total[key] = total.get(key, 0) + bubble
-        lines, causes = [line for line, _ in total], np.array([c for _, c in total], np.int8)
-        return lines, causes, np.array(list(total.values()), np.int64)
+            total[sources[row], Cause.SYNC] += bubble
+        exact = [LineIdle(line, Cause(c), ns) for (line, c), ns in total.items() if ns]
+        return exact if self.sampled is None else exact + self.sampled.by_line()
 
 
 def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
@@ -106,6 +118,12 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         exposed_stretches(attribution, crowd, work), len(attribution.trace.devices)
     )
     communication, messages = collectives(attribution, work, exposed)
+    worked = host_time(attribution, host, idle, lines)
+    samples = line_samples(attribution.trace) if lines is None else None
+    sampled = None
+    if samples is not None:
+        sampled, seen = sampled_idle(attribution, gaps, calls, host, idle, samples)
+        worked = sampled_host_time(attribution, host, worked, samples, seen)
     return Waits(
         streams=lanes,
         gaps=gaps,
@@ -116,7 +134,8 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         messages=messages,
         exposed=exposed,
         work=work,
-        host=host_time(attribution, host, idle, lines),
+        host=worked,
         operators=path_operators(attribution),
         lines=lines,
+        sampled=sampled,
     )

@@ -48,8 +48,10 @@ def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     text.append(" + ".join(f"{_WORDS[Cause(c)]} {percent(n, total)}" for c, n in shares), "")
     if view.by == "cause":
         return text
+    if view.by == "line":
+        return Group(text, *_by_line(waits, total, width))
     labels, cause, ns = _places(analysis, waits, view.by)
-    heads = {"path": "Idle in", "line": "Idle at", "stream": "Idle before", "step": "Idle in step"}
+    heads = {"path": "Idle in", "stream": "Idle before", "step": "Idle in step"}
     out = new_table(heads[view.by], "Cause", "Idle", "Idle %")
     order = np.argsort(-ns, kind="stable")
     for row in order[:_LINES].tolist():
@@ -59,11 +61,26 @@ def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     return Group(text, out, *_more(len(order) - _LINES, "more place", "--by, --json"))
 
 
+def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
+    """The lines with most idle time; how many samples told them, where samples did."""
+    rows = sorted(waits.idle_by_line(), key=lambda row: -row.ns)
+    sampled = waits.sampled is not None
+    out = new_table("Idle at", "Cause", "Idle", "Idle %", *(["Samples"] if sampled else []))
+    for row in rows[:_LINES]:
+        name = left_cut(row.line or "(no line known)", max(20, width - 45 - 10 * sampled))
+        seen = ["" if row.samples is None else f"{row.samples:,}"] if sampled else []
+        out.add_row(name, _WORDS[row.cause], time(row.ns), percent(row.ns, total), *seen)
+    parts: list[RenderableType] = [out]
+    parts += _more(len(rows) - _LINES, "more place", "--by, --json")
+    if waits.sampled is not None:
+        seen_in = count(waits.sampled.samples, "Python sample")
+        note = f"lines of host time and launch calls are an estimate from {seen_in} in idle time"
+        parts.append(Text(note, "dim"))
+    return parts
+
+
 def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Column, Column]:
     """(label, cause, ns) of every place that idle time is charged to."""
-    if what == "line":
-        lines, cause, ns = waits.idle_by_line()
-        return [line or "(no line known)" for line in lines], cause, ns
     rows, cause, ns = by(waits.idle, what, "cause")
     if what == "path":
         paths = analysis.attribution.paths
