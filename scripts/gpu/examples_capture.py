@@ -2,12 +2,15 @@
 """Run every example on a GPU: measured without a profiler, then captured by nsys.
 
     python scripts/gpu/examples_capture.py --out FOLDER [--only 01,05] [--nsys PATH] [--no-fixed]
+        [--backtraces]
 
 For each example, as it is and with ``--fixed``: the step time without a profiler, then a capture
 of a few steps, slimmed to the tables that nvprobe reads (an allow list: no environment, no paths,
-no host) and packed. Writes ``examples.json`` (times, errors) and ``examples.tar.xz`` (one
-``NN_name[_fixed].sqlite`` and ``….sidecar.jsonl`` each). Unattended: one example's failure is a
-line in the JSON, not the end of the run.
+no host) and packed. ``--backtraces`` captures each once more as it is, with Python back-traces of
+its CUDA calls. Writes ``examples.json`` (times, errors), ``examples.tar.xz`` (one
+``NN_name.sqlite`` and ``….sidecar.jsonl`` each; this one is the tests' fixture), and what is fixed
+or has back-traces into ``examples_fixed.tar.xz`` and ``examples_backtraces.tar.xz``. Unattended:
+one example's failure is a line in the JSON, not the end of the run.
 """
 
 from __future__ import annotations
@@ -44,12 +47,16 @@ from importlib import import_module
 from pathlib import Path
 from nvprobe.annotate import sidecar
 sidecar.open()
-for part in ("phases", "syncs", "compiled"):
+for part in ("phases", "syncs", "streams", "compiled"):
     import_module(f"nvprobe.annotate.{part}").install()
 sys.argv = sys.argv[1:]
 sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+WITHOUT_STACKS = ("--sample=none",)
+BACKTRACES = ("--sample=process-tree", "--cudabacktrace=all:0", "--python-backtrace=cuda")
+"""Flags of nsys: it takes Python back-traces only beside native ones and sampling."""
 
 KEPT = {
     "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER", "NVTX_EVENTS",
@@ -71,6 +78,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="numbers, such as 01,05")
     parser.add_argument("--nsys", default=shutil.which("nsys") or "", help="path of nsys")
     parser.add_argument("--no-fixed", action="store_true", help="capture only what is planted")
+    parser.add_argument("--backtraces", action="store_true", help="also with Python back-traces")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     wanted = set(filter(None, chosen.only.split(",")))
@@ -86,7 +94,8 @@ def main() -> int:
                 print(json.dumps(row), flush=True)
                 (chosen.out / "examples.json").write_text(json.dumps(results, indent=1))
         errors = [str(job.exception()) for job in waiting if job.exception()]
-        _pack(Path(scratch), chosen.out / "examples.tar.xz")
+        for kind in ("", "_fixed", "_backtraces"):
+            _pack(Path(scratch), kind, chosen.out / f"examples{kind}.tar.xz")
     summary: dict[str, Any] = {"rows": results, "export_errors": errors}
     (chosen.out / "examples.json").write_text(json.dumps(summary, indent=1))
     print(json.dumps({"done": len(results), "export_errors": errors}))
@@ -113,6 +122,11 @@ def _one(
             captured = _capture(script, flags, name, chosen.nsys, scratch)
             row |= {"captured_step_ms": captured["step_ms"], "by": captured["by"]}
             waiting.append(exporting.submit(_export, chosen.nsys, scratch, name))
+        if chosen.nsys and chosen.backtraces and not fixed:
+            name += "_backtraces"
+            captured = _capture(script, flags, name, chosen.nsys, scratch, BACKTRACES)
+            row["backtraced_step_ms"] = captured["step_ms"]
+            waiting.append(exporting.submit(_export, chosen.nsys, scratch, name))
     except (subprocess.SubprocessError, ValueError, KeyError, OSError) as error:
         row["error"] = _output(error)
     row["seconds"] = round(time.monotonic() - begin, 1)
@@ -133,7 +147,14 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     return parsed
 
 
-def _capture(script: Path, flags: list[str], name: str, nsys: str, scratch: Path) -> dict[str, Any]:
+def _capture(
+    script: Path,
+    flags: list[str],
+    name: str,
+    nsys: str,
+    scratch: Path,
+    stacks: tuple[str, ...] = WITHOUT_STACKS,
+) -> dict[str, Any]:
     """One nsys capture of the example's own window: by nvprobe's bootstrap, else as it is."""
     sys.path.insert(0, str(ROOT))
     if importlib.util.find_spec("nvprobe.annotate.bootstrap"):
@@ -141,10 +162,12 @@ def _capture(script: Path, flags: list[str], name: str, nsys: str, scratch: Path
         if script.stem in COMPILED:
             bootstrap = [sys.executable, "-c", WITHOUT_MODULES]
         try:
-            return _profile(bootstrap, script, flags, name, nsys, scratch) | {"by": "bootstrap"}
+            done = _profile(bootstrap, script, flags, name, nsys, scratch, stacks)
+            return done | {"by": "bootstrap"}
         except (subprocess.SubprocessError, ValueError, OSError) as error:
             print(json.dumps({"bootstrap_failed": name, "why": _output(error)}), flush=True)
-    return _profile([sys.executable], script, flags, name, nsys, scratch) | {"by": "itself"}
+    done = _profile([sys.executable], script, flags, name, nsys, scratch, stacks)
+    return done | {"by": "itself"}
 
 
 def _output(error: BaseException) -> str:
@@ -154,11 +177,17 @@ def _output(error: BaseException) -> str:
 
 
 def _profile(
-    python: list[str], script: Path, flags: list[str], name: str, nsys: str, scratch: Path
+    python: list[str],
+    script: Path,
+    flags: list[str],
+    name: str,
+    nsys: str,
+    scratch: Path,
+    stacks: tuple[str, ...],
 ) -> dict[str, Any]:
     """One run under nsys; the example opens and closes the window."""
     command = [
-        nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
+        nsys, "profile", "--trace=cuda,nvtx", *stacks, "--cpuctxsw=none",
         "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
         "--cuda-graph-trace=node", "--cuda-memory-usage=true", "--force-overwrite=true",
         "-o", str(scratch / name), *python, str(script), *flags,
@@ -252,12 +281,21 @@ def scrub_line(line: str) -> str:
     return FOLDER.sub("", json.dumps(fields, separators=(",", ":")))
 
 
-def _pack(scratch: Path, target: Path) -> None:
-    """All slim copies and sidecars in one archive."""
+def _pack(scratch: Path, kind: str, target: Path) -> None:
+    """The slim copies and sidecars of one kind (``""``, ``_fixed``, …) in one archive."""
+    names = {f"{script.stem}{kind}" for script in EXAMPLES}
+    found = [*scratch.glob("[0-9]*.sqlite"), *scratch.glob("*.sidecar.jsonl")]
+    wanted = sorted(path for path in found if _stem(path) in names)
+    if not wanted:
+        return
     with tarfile.open(target, "w:xz") as archive:
-        for path in sorted([*scratch.glob("[0-9]*.sqlite"), *scratch.glob("*.sidecar.jsonl")]):
-            if not path.name.endswith(".whole.sqlite"):
-                archive.add(path, arcname=path.name)
+        for path in wanted:
+            archive.add(path, arcname=path.name)
+
+
+def _stem(path: Path) -> str:
+    """The capture's name; that of a whole export keeps its second word."""
+    return path.name.removesuffix(".sqlite").removesuffix(".sidecar.jsonl")
 
 
 if __name__ == "__main__":

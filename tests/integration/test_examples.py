@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -91,3 +92,17 @@ def test_sidecar_lines_lose_the_machine() -> None:
     assert json.loads(module.scrub_line(line)) == {
         "kind": "header", "node": None, "file": "train.py",
     }  # fmt: skip
+
+
+def test_what_is_fixed_or_has_back_traces_is_packed_apart(tmp_path: Path) -> None:
+    module = _capture_script()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    names = ("05_exposed_copy", "05_exposed_copy_fixed", "05_exposed_copy_backtraces")
+    for name in names:
+        for kind in ("sqlite", "whole.sqlite", "sidecar.jsonl"):
+            (scratch / f"{name}.{kind}").touch()
+    for kind, name in zip(("", "_fixed", "_backtraces"), names, strict=True):
+        module._pack(scratch, kind, tmp_path / "a.tar.xz")
+        with tarfile.open(tmp_path / "a.tar.xz") as archive:
+            assert archive.getnames() == [f"{name}.sidecar.jsonl", f"{name}.sqlite"]
