@@ -59,16 +59,18 @@ class Record(str):
             not open it again. None for a module without a range, with hooks, or a root.
         root: The owner, if the module is a root whose calls `run_root` takes.
         label: What the range is written with; None for a module that was left out.
+        calls: How often it was called with a sidecar.
         within: The name of the root that the module is part of; None for a root, and for a module
             that is no part of its root's tree.
 
     """
 
-    __slots__ = ("label", "owner", "root", "within")
+    __slots__ = ("calls", "label", "owner", "root", "within")
     owner: type | None
     root: type | None
     label: Label | None
     within: str | None
+    calls: int
 
     def __deepcopy__(self, memo: object) -> Record:
         return self
@@ -89,6 +91,7 @@ def make_record(
     record.root = None
     record.label = label
     record.within = within
+    record.calls = 0
     return record
 
 
@@ -130,7 +133,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
     is_compiling = compiling_module.compiling
-    note = places.called
+    due, note = places.due, places.called
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -141,7 +144,9 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
                 if side.is_open():
-                    note(record, None)
+                    record.calls += 1
+                    if due(record.calls):
+                        note(record, None)
                 return call_root(original, record, self, args, kwargs)
             return original(self, *args, **kwargs)
         number = here._next_sequence if side.is_open() else None
@@ -151,7 +156,9 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
                 return original(self, *args, **kwargs)
             finally:
                 emit.pop()
-        note(record, record.within)
+        record.calls += 1
+        if due(record.calls):
+            note(record, record.within)
         first, start = number(), now()
         emit.push(record.label)
         try:

@@ -32,7 +32,7 @@ from nvprobe.annotate.periods import periods
 from nvprobe.annotate.steps import on_step
 
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from torch import nn
 
@@ -82,7 +82,7 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
             if before is not None:
                 before()
             if sidecar.is_open():
-                _called(name, sys._getframe(1))
+                _called(name)
             emitter.push(label)
             try:
                 return original(*args, **kwargs)
@@ -94,9 +94,19 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
     return wrap
 
 
-def _called(name: str, frame: FrameType) -> None:
-    """Note where a phase's function is called."""
-    places.note(name, Category.PHASE, places.CALLED, frame)
+_openings = dict.fromkeys(PHASES, 0)
+
+
+def _called(name: str, role: str = places.CALLED) -> None:
+    """Note where a phase's function is called; for its wrapper alone."""
+    if _due(name):
+        places.note(name, Category.PHASE, role, sys._getframe(2))
+
+
+def _due(name: str) -> bool:
+    """Whether this opening of a phase is looked at."""
+    openings = _openings[name] = _openings[name] + 1
+    return places.due(openings)
 
 
 def _unseen(wrapper: Any) -> Any:
@@ -115,7 +125,7 @@ def _loading(original: Any) -> Any:
         if steps.waiting():
             return original(self)
         if sidecar.is_open():
-            places.note("data", Category.PHASE, places.LOOP, sys._getframe(1))
+            _called("data", places.LOOP)
         begun = not _exhausted(self) and periods.data()
         try:
             return steps.wait_for(functools.partial(original, self))
@@ -146,7 +156,7 @@ def _copying(original: Any) -> Any:
         if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
             return original(self, *args, **kwargs)
         if sidecar.is_open():
-            _called("h2d", sys._getframe(1))
+            _called("h2d")
         emitter.push(label)
         try:
             return original(self, *args, **kwargs)
@@ -226,7 +236,7 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
                 return original(self, *args, **kwargs)
             setattr(_inside, name, self)
             if sidecar.is_open():
-                _called(name, sys._getframe(1))
+                _called(name)
             emitter.push(label)
             try:
                 return original(self, *args, **kwargs)
@@ -260,8 +270,8 @@ def _run_root(
     if name != "loss":
         periods.forward(module, trains)
     _inside.root = True
-    if sidecar.is_open():
-        _called(name, sys._getframe(1))
+    if sidecar.is_open() and _due(name):  # behind this and its caller: the wrapper
+        places.note(name, Category.PHASE, places.CALLED, places.module_caller(3))
     emitter.push(LABELS[name])
     try:
         return forwards.call(original, record, module, args, kwargs)

@@ -3,7 +3,8 @@
 Names of ranges lead an analysis to a path; these rows of the sidecar lead from the path to a line.
 A place is a name and a position in the code, written when it is first seen and at counts 4, 16, 64
 and so on, so that the most frequent of several can be named first. One that is known costs a look
-at the caller's frame and in a dictionary: no line number is worked out, no file name shortened.
+at the caller's frame and in a dictionary: no line number is worked out, no file name shortened. Of
+what begins by the thousand only some openings are looked at (`due`).
 
 The caller may be torch, or a helper that only hands on (a generator behind ``contextmanager``,
 ``yield from`` around a loader): then the user's frame behind it is looked for each time, for
@@ -28,12 +29,25 @@ from nvprobe.annotate.sources import code_line, is_library, source_line
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["called", "code_of", "define", "hide", "note", "site", "site_behind"]
+__all__ = [
+    "called",
+    "code_of",
+    "define",
+    "due",
+    "hide",
+    "module_caller",
+    "note",
+    "site",
+    "site_behind",
+]
 
 COLUMNS = ("name", "category", "role", "source", "stack", "detail", "count")
 MOST = 4096
 """Places kept: names made without end (``f"item {i}"``) are not noted beyond that."""
 STACK_LINES = 3
+FIRST, EVERY = 64, 13
+"""Openings of one range that are all looked at; of later ones each thirteenth is, as loops like
+powers of two."""
 LOOKS = 16
 """How often it is looked behind one line of torch for who calls a module through it."""
 
@@ -76,6 +90,11 @@ def hide(code: CodeType) -> None:
     _hidden.add(id(code))
 
 
+def due(openings: int) -> bool:
+    """Whether the opening of this number (from 1) of a range is looked at."""
+    return openings <= FIRST or openings % EVERY == 0
+
+
 def note(
     name: str,
     category: Category,
@@ -114,21 +133,26 @@ def note(
 
 def called(name: str, root: str | None) -> None:
     """Note where a module is called; for the wrapper of its forward alone."""
-    note(name, Category.MODULE, CALLED, _module_caller(), root, LOOKS)
+    note(name, Category.MODULE, CALLED, module_caller(2), root, LOOKS)
 
 
-def _module_caller() -> FrameType:
-    """The line of ``model(x)``: behind torch's own two frames, where they are as they are known."""
+def module_caller(wrapper: int) -> FrameType:
+    """The line of ``model(x)``: behind torch's own two frames, where they are as they are known.
+
+    Args:
+        wrapper: How many frames further out than the caller's the wrapper of forward is, plus one.
+
+    """
     global _wrapped_call
     try:
-        frame = sys._getframe(4)  # this, called, the wrapper, _call_impl, _wrapped_call_impl
+        frame = sys._getframe(wrapper + 2)  # behind _call_impl: _wrapped_call_impl
     except ValueError:  # forward itself is called, from a script's own lines
-        return sys._getframe(3)
+        return sys._getframe(wrapper + 1)
     if _wrapped_call is None and frame.f_code.co_name == "_wrapped_call_impl":
         _wrapped_call = frame.f_code
     if frame.f_code is _wrapped_call and frame.f_back is not None:
         return frame.f_back
-    return sys._getframe(3)
+    return sys._getframe(wrapper + 1)
 
 
 def _meet(name: str, detail: str | None, frame: FrameType, role: str) -> _Place | None:

@@ -34,17 +34,20 @@ _made: dict[str, Range] = {}
 class Range(AbstractContextManager["Range"]):
     """An NVTX range, for ``with`` (as often and in as many threads as you like) or as ``@``."""
 
-    __slots__ = ("category", "label", "name", "payload")
+    __slots__ = ("category", "label", "name", "openings", "payload")
 
     def __init__(self, name: str, payload: int | float | None, category: Category) -> None:
         self.name = name
         self.payload = payload
         self.category = category
+        self.openings = 0
         self.label = emitter.label(name, category, payload)
 
     def __enter__(self) -> Range:
-        if sidecar.is_open() and not compiling_module.compiling():
-            places.note(self.name, self.category, places.ENTERED, sys._getframe(1))
+        if sidecar.is_open():
+            self.openings += 1
+            if places.due(self.openings) and not compiling_module.compiling():
+                places.note(self.name, self.category, places.ENTERED, sys._getframe(1))
         emitter.push(self.label)
         return self
 
