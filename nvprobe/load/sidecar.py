@@ -20,6 +20,7 @@ import pyarrow as pa
 from nvprobe.errors import InputError
 from nvprobe.load.allocator import allocator_samples
 from nvprobe.load.sidecar_places import places
+from nvprobe.load.sidecar_steps import StepRows, numbered
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
@@ -55,6 +56,8 @@ class SidecarFile:
     warnings: list[str]
     allocator: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """Readings of the allocator's counters."""
+    steps: dict[str, list[Any]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """Columns of the step rows."""
 
 
 def read_sidecar(path: str | Path) -> SidecarFile:
@@ -85,11 +88,12 @@ def _take(line: dict[str, Any], found: SidecarFile) -> None:
     kind = line.get("kind")
     if kind == "header" and not found.header:
         found.header = line
-    elif kind == "module":
-        columns = line.get("columns", [])
+    elif kind in ("module", "step"):
+        table, columns = found.modules if kind == "module" else found.steps, line.get("columns", [])
         for row in line.get("rows", []):
-            for name, value in zip(columns, row, strict=False):
-                found.modules[name].append(value)
+            if isinstance(row, list) and len(row) == len(columns):
+                for name, value in zip(columns, row, strict=True):
+                    table[name].append(value)
     elif kind == "allocator":
         columns = line.get("columns", [])
         found.allocator += [dict(zip(columns, row, strict=False)) for row in line.get("rows", [])]
@@ -135,6 +139,7 @@ class _Merger:
         self.modules: list[ModuleCalls] = [ModuleCalls.empty()]
         self.captures: list[CaptureRanges] = [CaptureRanges.empty()]
         self.allocator: list[AllocatorSamples] = []
+        self.steps: list[StepRows] = []
         self.parts: dict[str, list[Any]] = defaultdict(list)
         self.sources: list[Source] = []
         self.warnings: list[str] = []
@@ -154,6 +159,9 @@ class _Merger:
             self.rank[process] = rank
         shift = self._shift(process)
         self.modules.append(self._modules(file.modules, process, shift))
+        if shift is not None and file.steps["step"]:
+            times = (_shifted(file.steps[name], shift) for name in ("start_ns", "end_ns"))
+            self.steps.append(StepRows(process, _integers(file.steps["step"]), *times))
         if file.allocator and shift is not None:
             self.allocator.append(allocator_samples(self.original, file.allocator, process, shift))
         for line in file.lines["cudagraph"]:
@@ -182,6 +190,7 @@ class _Merger:
         return dataclasses.replace(
             whole,
             strings=strings,
+            ranges=numbered(whole, self.steps),
             processes=processes,
             threads=self.threads.table(),
             sidecar=sidecar,

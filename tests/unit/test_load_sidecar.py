@@ -14,7 +14,18 @@ import pytest
 from nvprobe.annotate.allocator import COLUMNS
 from nvprobe.errors import InputError
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
-from nvprobe.trace import Devices, Marks, Ops, Processes, Source, Threads, Trace
+from nvprobe.trace import (
+    NO_PAYLOAD,
+    OPEN,
+    Devices,
+    Marks,
+    Ops,
+    Processes,
+    Ranges,
+    Source,
+    Threads,
+    Trace,
+)
 
 HEADER = {"kind": "header", "schema": "nvprobe.sidecar/1", "nvprobe": "1", "pid": 70, "rank": 2}
 FIELDS = [one.name for one in dataclasses.fields(Ops) if one.name != "device"]
@@ -70,6 +81,42 @@ def test_rows_come_with_threads_names_and_the_profiles_clock(tmp_path: Path) -> 
 def test_marks_of_the_clock_correct_the_origin(tmp_path: Path) -> None:
     merged = merge_sidecars(trace(mark_at=5040), [read_sidecar(write(tmp_path, HEADER, MODULES))])
     assert merged.sidecar.modules.start[0] == 140
+
+
+STEPS = {
+    "kind": "step",
+    "columns": ["step", "thread", "start_ns", "end_ns", "data_ns", "source"],
+    "rows": [
+        [17, 70, ORIGIN + 200, ORIGIN + 290, 0, "loop"],
+        [16, 70, ORIGIN + 100, ORIGIN + 199, 0, "loop"],
+        [18, 70],
+        7,
+    ],
+}
+
+
+def with_ranges(*, payload: list[int] | None) -> Trace:
+    """``step`` before the first, in two steps and in the gap between them; ``body``; open ones."""
+    start = np.array([10, 101, 150, 201, 195, 210])
+    end = np.array([20, 198, 160, 289, 204, OPEN])
+    zeros = np.zeros(6, np.int32)
+    ranges = Ranges(
+        process=zeros, thread=zeros, start=start, end=end, domain=zeros - 1, category=zeros - 1,
+        name=np.array([1, 1, 2, 1, 1, 1], np.int32), source=zeros,
+        payload=None if payload is None else np.array(payload),
+    )  # fmt: skip
+    names = pa.array(["nvprobe clock 1700000000000005000", "step", "body"], pa.string())
+    return dataclasses.replace(trace(), strings=names, ranges=ranges)
+
+
+def test_steps_of_a_torch_trace_get_the_numbers_of_the_sidecar(tmp_path: Path) -> None:
+    file = read_sidecar(write(tmp_path, HEADER, STEPS))
+    none = NO_PAYLOAD
+    numbers = merge_sidecars(with_ranges(payload=None), [file]).ranges.payload
+    assert numbers.tolist() == [none, 16, none, 17, none, none]
+    own = [1, 2, 3, 4, 5, 6]
+    assert merge_sidecars(with_ranges(payload=own), [file]).ranges.payload.tolist() == own
+    assert merge_sidecars(with_ranges(payload=None), []).ranges.payload is None
 
 
 def test_what_was_compiled_and_why_again(tmp_path: Path) -> None:
