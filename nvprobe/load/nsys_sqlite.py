@@ -131,7 +131,7 @@ class SqliteTables:
 
     def strings(self, ids: Column) -> pa.StringArray:
         """The texts of sorted, unique string ids, null where an id is unknown."""
-        if "StringIds" not in self.columns or not len(ids):
+        if self.columns.get("StringIds") != ["id", "value"] or not len(ids):
             return pa.nulls(len(ids), pa.string())
         if len(ids) > _FEW:
             return texts_of(ids, self._all("StringIds", ["id", "value"]))

@@ -162,3 +162,25 @@ def test_no_nvtx_and_no_cuda(capsys, capture):
     code, out, _ = run(capsys, capture)
     assert code == 0
     assert "no GPU records" in out
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME",
+        "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL",
+        "DELETE FROM NVTX_EVENTS",
+        "DELETE FROM StringIds",
+        "ALTER TABLE StringIds DROP COLUMN value",
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN start",
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN correlationId",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'none'",
+        "UPDATE NVTX_EVENTS SET globalTid = NULL",
+    ],
+)
+def test_tables_without_rows_or_columns(capsys, capture, statement):
+    """There is less to say, and what there is is said."""
+    edit(capture, statement)
+    code, out, err = run(capsys, capture, "--json")
+    assert (code, err) == (0, ""), err
+    assert json.loads(out)["schema"] == "nvprobe.analysis/1"
