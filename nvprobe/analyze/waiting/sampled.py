@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.analyze.grouping import counts, distinct
+from nvprobe.analyze.waiting.lanes import Lanes
 from nvprobe.analyze.waiting.lines import NO_LINE, frame_labels
+from nvprobe.attribute.intervals import sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
@@ -42,6 +44,20 @@ class LineSamples:
         sampled[self.thread] = True
         leader = np.where(attribution.autograd, attribution.open.initiator(threads), NO_ROW)
         return np.append(np.where(sampled, threads, leader), NO_ROW)
+
+    def inside(
+        self, attribution: Attribution, thread: Column, start: Column, end: Column
+    ) -> Column:
+        """int32 line of the last sample in each stretch of a thread, ``NO_LINE`` for none."""
+        order = sorted_by(self.thread, self.time)
+        lanes = Lanes.of(self.thread, self.time, len(attribution.autograd))
+        teller = self.tellers(attribution)[thread]
+        out = np.full(len(thread), NO_LINE, np.int32)
+        asked = np.flatnonzero(teller != NO_ROW)
+        last = lanes.count_before(teller[asked], end[asked]) - 1
+        hit = (last >= lanes.first[teller[asked]]) & (lanes.time[last] >= start[asked])
+        out[asked[hit]] = self.line[order[last[hit]]]
+        return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Synchronising calls by call site: where in the program the host waits, how long, for what.
 
 A site is a call name, owner path, source line and operator. The source line comes from marks
-``sync <file>:<line>`` that nvprobe (and others) write after an implicit synchronisation, or from
-Python frames; the operator from native call stacks, from operator ranges, or from Python frames.
+``sync <file>:<line>`` that nvprobe (and others) write after an implicit synchronisation, from call
+stacks, or from Python frames or samples; the operator from native call stacks, from operator
+ranges, or from Python frames.
 
 Definition: docs/attribution.md, "Synchronising call".
 """
@@ -20,6 +21,7 @@ from nvprobe.analyze.grouping import counts, distinct, sums
 from nvprobe.analyze.waiting.blocking import SyncCalls
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
 from nvprobe.analyze.waiting.lines import CodeLines, chain_lines
+from nvprobe.analyze.waiting.sampled import LineSamples
 from nvprobe.analyze.waiting.sync_operators import chain_operators, path_operators
 from nvprobe.attribute.intervals import runs, sorted_by
 from nvprobe.attribute.model import Attribution
@@ -92,6 +94,7 @@ def sync_sites(
     bubble_ns: Column,
     work: HostWork,
     lines: CodeLines | None = None,
+    samples: LineSamples | None = None,
 ) -> Syncs:
     """Sum the synchronising calls by call site."""
     trace, calls = attribution.trace, attribution.trace.calls
@@ -99,7 +102,7 @@ def sync_sites(
         nothing = np.empty(0, np.int64)
         return Syncs(waits, nothing, nothing, SyncSites.empty(), pa.array([], pa.string()))
     path = attribution.open.at(waits.thread, calls.start[waits.call])
-    source, operator, labels = _named(attribution, waits, work, path, lines)
+    source, operator, labels = _named(attribution, waits, work, path, lines, samples)
     site = _site_codes(calls.name[waits.call], path, source, operator)
     size = int(site.max()) + 1
     longest = _longest(site, waits.wait_ns)
@@ -128,6 +131,7 @@ def _named(
     work: HostWork,
     path: Column,
     lines: CodeLines | None,
+    samples: LineSamples | None,
 ) -> tuple[Column, Column, pa.StringArray]:
     """(source, operator, labels) per call; the first source of knowledge that knows decides."""
     trace = attribution.trace
@@ -147,6 +151,9 @@ def _named(
         start = trace.calls.start[waits.call]
         parts.append((lines.at(waits.thread, start), lines.labels))
         parts.append((lines.built_in_at(waits.thread, start), lines.labels))
+    if samples is not None:
+        seen = samples.inside(attribution, waits.thread, waits.start, waits.end)
+        parts.append((seen, samples.labels))
     columns, labels = _Labels(parts).coded()
     source = _shared(np.where(columns[0] >= 0, columns[0], columns[3]), group)
     operator = _shared(columns[1], group)
@@ -154,7 +161,21 @@ def _named(
     if lines is not None:
         source = np.where(source >= 0, source, columns[4])
         operator = np.where(operator >= 0, operator, columns[5])
+    if samples is not None:
+        call = trace.calls.name[waits.call]
+        source = np.where(source >= 0, source, _agreed(columns[-1], call, path, operator))
     return source, operator, labels
+
+
+def _agreed(seen: Column, *site: Column) -> Column:
+    """``seen`` (-1: nothing); where all that was seen of a site is one, that for all of it."""
+    code = _site_codes(*site)
+    known = np.flatnonzero(seen >= 0)
+    least = np.full(int(code.max()) + 1, np.iinfo(np.int32).max, np.int64)
+    most = np.full(len(least), -1, np.int64)
+    np.minimum.at(least, code[known], seen[known])
+    np.maximum.at(most, code[known], seen[known])
+    return np.where((seen < 0) & (least == most)[code], most[code], seen)
 
 
 def _marked(trace: Trace, waits: SyncCalls, group: Column) -> tuple[Column, pa.StringArray]:

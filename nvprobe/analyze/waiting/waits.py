@@ -108,7 +108,8 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     gaps = device_gaps(attribution, order)
     lines = lines_behind(attribution)
     idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
-    syncs = sync_sites(attribution, calls, bubbles, host, lines)
+    samples = line_samples(attribution.trace) if lines is None else None
+    syncs = sync_sites(attribution, calls, bubbles, host, lines, samples)
     crowd = Crowd.of(order)
     ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
     if activity is None:
@@ -119,7 +120,6 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     )
     communication, messages = collectives(attribution, work, exposed)
     worked = host_time(attribution, host, idle, lines)
-    samples = line_samples(attribution.trace) if lines is None else None
     sampled = None
     if samples is not None:
         sampled, seen = sampled_idle(attribution, gaps, calls, host, idle, samples)

@@ -181,3 +181,21 @@ def test_a_finding_about_the_hosts_work_names_the_sampled_lines(tmp_path: Path) 
     (finding,) = [one for one in analyze(attribute(load(path))).findings if one.id == "host_work"]
     assert (finding.sources, finding.roles) == (("data/loader.py:40 (load)",), ("line",))
     assert not any("record Python stacks" in advice for advice in finding.advice)
+
+
+def test_a_sample_inside_a_wait_tells_its_line(tmp_path: Path) -> None:
+    path = export(
+        tmp_path,
+        [
+            domain(DOMAIN, text="Python Periodic Sampling"),
+            sample(3000, stack((STEP, 21))),
+            sample(3500, stack((STEP, 21))),
+            sample(9000, stack((STEP, 30))),
+        ],
+        calls=[launch(7, 1000, 1040)]
+        + [launch(8 + at // 1000, at, at + 800, name=12) for at in (2900, 4900, 6900)],
+        kernels=[kernel(7, 1020, 8000)],
+    )
+    (site,) = json.loads(to_json(analyze(attribute(load(path)))))["syncs"]
+    assert (site["source"], site["count"]) == ("train.py:21 (step)", 3)
+    assert site["call"] == "cudaStreamSynchronize"

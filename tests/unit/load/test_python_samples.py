@@ -24,6 +24,7 @@ NAMES = strings(
     "step", f"{ROOT}/train.py", "load", f"{ROOT}/data/loader.py",
     "linear", "/opt/venv/lib/python3.12/site-packages/torch/nn/functional.py",
     "run", "/usr/lib/python3.12/threading.py", "Python Periodic Sampling",
+    "cudaStreamSynchronize_v3020",
 )  # fmt: skip
 STEP, LOAD, LINEAR, RUN = (3, 4), (5, 6), (7, 8), (9, 10)
 
