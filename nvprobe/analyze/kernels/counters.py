@@ -190,7 +190,8 @@ def _path_intervals(attribution: Attribution, rows: Column) -> list[Busy]:
 
 def _averages(parts: list[Busy], series: dict[int, _Series]) -> Averages:
     """Sum integrals over the busy intervals of each key; keys without samples are left out."""
-    keys = np.unique(np.concatenate([part[0] for part in parts]))
+    nothing = np.empty(0, np.int64)  # no ranges at all: no paths
+    keys = np.unique(np.concatenate([nothing, *(part[0] for part in parts)]))
     sums = {metric: np.zeros(len(keys)) for metric, _ in METRICS}
     covered = {metric: np.zeros(len(keys)) for metric, _ in METRICS}
     length, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)

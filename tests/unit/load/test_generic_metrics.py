@@ -99,6 +99,14 @@ def test_without_samples_there_are_none(tmp_path: Path) -> None:
     assert _load(tmp_path / "..", [], GENERIC_EVENT_SOURCES=[]).counters is None
 
 
+def test_metrics_without_any_range(tmp_path: Path) -> None:
+    """Nothing has a path then; kernels have their averages all the same."""
+    events = [_sample(t, SM_Active=80) for t in range(0, 1001, 100)]
+    found = document(analyze(attribute(_load(tmp_path, events, NVTX_EVENTS=[]))))
+    assert found["ranges"] == []
+    assert found["counters"]["samples"] == 11
+
+
 def test_their_averages_need_no_unit(tmp_path: Path) -> None:
     events = [
         _sample(t, SM_Active=80, Tensor_Active=50, DRAM_Read_Throughput=3,
