@@ -10,8 +10,8 @@ from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.overlap.combinations import Combinations, combination_name
 from nvprobe.analyze.overlap.communication import collective_names
 from nvprobe.analyze.overlap.concurrency import Pairs
+from nvprobe.analyze.waiting.charges import by
 from nvprobe.analyze.waiting.hostwork import Cause
-from nvprobe.analyze.waiting.idle import by
 from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.model import Method
 from nvprobe.report.rows import Row, path_texts, records

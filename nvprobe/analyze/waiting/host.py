@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analyze.grouping import distinct, sums
+from nvprobe.analyze.waiting.charges import IdleCharges
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.idle import IdleCharges
 from nvprobe.analyze.waiting.lanes import Lanes
 from nvprobe.analyze.waiting.lines import NO_LINE, CodeLines
-from nvprobe.analyze.waiting.sampled import LineSamples, shared_out
+from nvprobe.analyze.waiting.sampled import LineSamples, added_up, shared_out
 from nvprobe.attribute.intervals import running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting
@@ -95,22 +95,14 @@ def sampled_host_time(
     path, line = _seen_working(attribution, work, samples)
     known = (path < len(row) - 1) & (row[np.minimum(path, len(row) - 1)] != NO_ROW)
     path, line = path[known], line[known]
-    parts = [
+    keys, total, seen = added_up(
         shared_out(table.launches, row[path], line),
         shared_out(table.host_ns, row[path], line),
         shared_out(table.idle_ns, row[waited[0]], waited[1]),
-    ]
-    key = np.concatenate([part.group << 32 | part.line.astype(np.int64) + 1 for part in parts])
-    keys, code = distinct(key)
-    total = np.zeros((3, len(keys)), np.int64)
-    seen = np.zeros(len(keys), np.int64)
-    of_part = np.split(code, np.cumsum([len(part) for part in parts])[:-1])
-    for which, (part, place) in enumerate(zip(parts, of_part, strict=True)):
-        total[which][place] = part.ns
-        seen[place] = np.maximum(seen[place], part.samples)
+    )
     divided = HostTime(
-        path=table.path[keys >> 32],
-        line=(keys & 0xFFFFFFFF) - 1,
+        path=table.path[keys[0]],
+        line=keys[1],
         launches=total[0],
         host_ns=total[1],
         idle_ns=total[2],

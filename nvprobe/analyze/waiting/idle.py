@@ -11,16 +11,15 @@ Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.overlap.streams import Streams
 from nvprobe.analyze.waiting.blocking import SyncCalls
+from nvprobe.analyze.waiting.charges import IdleCharges, charged, joined
 from nvprobe.analyze.waiting.gaps import Gaps
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
 from nvprobe.analyze.waiting.lanes import Lanes, expand
@@ -29,32 +28,12 @@ from nvprobe.analyze.waiting.pieces import Pieces, borders, borders_of_ranges, c
 from nvprobe.analyze.waiting.sampled import LineSamples
 from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Table, column
+from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["IdleCharges", "by", "idle_charges", "idle_instants", "step_at"]
+__all__ = ["idle_charges", "idle_instants", "step_at"]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
-_MOST_CODES = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class IdleCharges(Table):
-    """Idle time by everything it is charged to; rows add up to the idle time of the devices."""
-
-    device: Column = column("i4")
-    """Row of the device, -1 where the source names none."""
-    stream: Column = column("i4")
-    """Row of ``Streams``: where the op ran that ended the gap."""
-    step: Column = column("i4")
-    """Row of the steps, -1 outside of all."""
-    path: Column = column("i4")
-    """Owner path of the launching thread at the time, -1 for none."""
-    line: Column = column("i4")
-    """Row of the labels of ``CodeLines``: the user's frame at the time, -1 where unknown."""
-    cause: Column = column("i1")
-    """:class:`~nvprobe.analyze.hostwork.Cause`."""
-    ns: Column = column("i8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +72,10 @@ def idle_charges(
         waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
         _move_late(some, delays, ns, bubble)
         places = _places(attribution, gaps, steps, streams, some, path[low : low + _BATCH], lines)
-        tables.append(_table(streams, places, ns))
+        tables.append(charged(streams, places, ns))
     known = np.concatenate(waited) if waited else np.empty(0, np.int64)
     bubble += _bubbles(gaps, waits, known[runs(known)])
-    return _joined(tables), bubble
+    return joined(tables), bubble
 
 
 def idle_instants(
@@ -122,18 +101,6 @@ def idle_instants(
     _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
     cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
     return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
-
-
-def by(charges: IdleCharges, *names: str) -> tuple[Column, ...]:
-    """The distinct values of some columns, and last the ns charged to each combination."""
-    code = np.zeros(len(charges), np.int64)
-    for name in names:
-        values = getattr(charges, name).astype(np.int64) + 1
-        _, code = distinct(code.astype(np.int64) << 32 | values)
-    size = int(code.max(initial=-1)) + 1
-    first = np.full(size, len(charges))
-    np.minimum.at(first, code, np.arange(len(charges)))
-    return (*(getattr(charges, name)[first] for name in names), sums(code, charges.ns, size))
 
 
 def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
@@ -263,62 +230,6 @@ def _places(
         path,
         line,
     )
-
-
-def _table(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleCharges:
-    """Sum the pieces by place and cause."""
-    code = _codes(places)
-    size = int(code.max(initial=-1)) + 1
-    by_cause = np.zeros((size, len(Cause)), np.int64)
-    for cause, own in ns.items():
-        some = np.flatnonzero(own)
-        by_cause[:, cause] = sums(code[some], own[some], size)
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
-    row, why = np.nonzero(by_cause)
-    stream, step, path, line = (rows[first[row]] for rows in places)
-    return IdleCharges(
-        device=streams.device[stream],
-        stream=stream,
-        step=step,
-        path=path,
-        line=line,
-        cause=why,
-        ns=by_cause[row, why],
-    )
-
-
-def _codes(places: tuple[Column, ...]) -> Column:
-    """Number of each distinct place, in order of appearance."""
-    code, size = np.zeros(len(places[0]), np.int64), 1
-    for rows in places:
-        if not len(rows) or (rows == rows[0]).all():
-            continue
-        low, high = int(rows.min()), int(rows.max())
-        if size * (high - low + 1) >= _MOST_CODES:
-            keys, code = distinct(code)
-            code, size = code.astype(np.int64), len(keys)
-        code, size = code * (high - low + 1) + rows - low, size * (high - low + 1)
-    return distinct(code)[1].astype(np.int64)
-
-
-def _joined(tables: list[IdleCharges]) -> IdleCharges:
-    """The tables of consecutive pieces as one."""
-    if len(tables) < 2:
-        return tables[0] if tables else IdleCharges.empty()
-    whole = IdleCharges(
-        *(
-            np.concatenate(column)
-            for column in zip(*(t.columns().values() for t in tables), strict=True)
-        )
-    )
-    code = _codes((whole.stream, whole.step, whole.path, whole.line))
-    size = int(code.max(initial=-1)) + 1
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
-    by_cause = np.zeros(size * len(Cause), np.int64)
-    np.add.at(by_cause, code * len(Cause) + whole.cause, whole.ns)
-    cell = np.flatnonzero(by_cause)
-    out = whole.take(first[cell // len(Cause)])
-    return dataclasses.replace(out, cause=cell % len(Cause), ns=by_cause[cell])
 
 
 def _firsts(lane: Column, other: Column) -> Column:

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.waiting.blocking import SyncCalls
+from nvprobe.analyze.waiting.charges import IdleCharges, by
 from nvprobe.analyze.waiting.gaps import Gaps
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.idle import IdleCharges, by, idle_instants
+from nvprobe.analyze.waiting.idle import idle_instants
 from nvprobe.analyze.waiting.sampled import LineSamples, SampledTime, shared_out
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column

@@ -21,7 +21,7 @@ from nvprobe.attribute.intervals import sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
-__all__ = ["LineSamples", "SampledTime", "line_samples", "shared_out"]
+__all__ = ["LineSamples", "SampledTime", "added_up", "line_samples", "shared_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +116,21 @@ def _part(ns: Column, seen: Column, total: Column) -> Column:
     """``ns * seen // total`` without leaving int64 (``seen`` <= ``total``)."""
     whole, rest = np.divmod(ns, np.maximum(total, 1))
     return whole * seen + rest * seen // np.maximum(total, 1)
+
+
+def added_up(*shared: SampledTime) -> tuple[tuple[Column, Column], Column, Column]:
+    """((group, line), time of each table, samples) of every group and line of several tables.
+
+    Samples are the most that any of the tables saw there: they are mostly the same ones.
+    """
+    key = np.concatenate([one.group << 32 | one.line.astype(np.int64) + 1 for one in shared])
+    keys, code = distinct(key)
+    total = np.zeros((len(shared), len(keys)), np.int64)
+    seen = np.zeros(len(keys), np.int64)
+    first = 0
+    for which, one in enumerate(shared):
+        place = code[first : first + len(one)]
+        total[which, place] = one.ns
+        seen[place] = np.maximum(seen[place], one.samples)
+        first += len(one)
+    return (keys >> 32, (keys & 0xFFFFFFFF) - 1), total, seen

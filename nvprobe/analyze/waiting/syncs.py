@@ -154,17 +154,20 @@ def _named(
     if samples is not None:
         seen = samples.inside(attribution, waits.thread, waits.start, waits.end)
         parts.append((seen, samples.labels))
-    columns, labels = _Labels(parts).coded()
-    source = _shared(np.where(columns[0] >= 0, columns[0], columns[3]), group)
-    operator = _shared(columns[1], group)
-    operator = np.where(operator >= 0, operator, columns[2])
+    (marked, chained, in_path, in_chain, *more), labels = _Labels(parts).coded()
+    source = _shared(_first(marked, in_chain), group)
+    operator = _first(_shared(chained, group), in_path)
     if lines is not None:
-        source = np.where(source >= 0, source, columns[4])
-        operator = np.where(operator >= 0, operator, columns[5])
+        source, operator = _first(source, more[0]), _first(operator, more[1])
     if samples is not None:
         call = trace.calls.name[waits.call]
-        source = np.where(source >= 0, source, _agreed(columns[-1], call, path, operator))
+        source = _first(source, _agreed(more[-1], call, path, operator))
     return source, operator, labels
+
+
+def _first(known: Column, otherwise: Column) -> Column:
+    """``known``, and where that is -1 ``otherwise``."""
+    return np.where(known >= 0, known, otherwise)
 
 
 def _agreed(seen: Column, *site: Column) -> Column:

@@ -23,11 +23,12 @@ from nvprobe.analyze.overlap.communication import (
 )
 from nvprobe.analyze.overlap.streams import Streams, streams
 from nvprobe.analyze.overlap.summary import Overlap, overlap
-from nvprobe.analyze.waiting.blocking import synchronising_calls
+from nvprobe.analyze.waiting.blocking import SyncCalls, synchronising_calls
+from nvprobe.analyze.waiting.charges import IdleCharges, by
 from nvprobe.analyze.waiting.gaps import Gaps, device_gaps
 from nvprobe.analyze.waiting.host import HostTime, host_time, sampled_host_time
-from nvprobe.analyze.waiting.hostwork import Cause, call_roles, host_work
-from nvprobe.analyze.waiting.idle import IdleCharges, by, idle_charges
+from nvprobe.analyze.waiting.hostwork import Cause, HostWork, call_roles, host_work
+from nvprobe.analyze.waiting.idle import idle_charges
 from nvprobe.analyze.waiting.idle_lines import (
     SAMPLED_CAUSES,
     LineIdle,
@@ -36,7 +37,7 @@ from nvprobe.analyze.waiting.idle_lines import (
 )
 from nvprobe.analyze.waiting.lines import CodeLines, lines_behind
 from nvprobe.analyze.waiting.order import device_busy, device_order
-from nvprobe.analyze.waiting.sampled import line_samples
+from nvprobe.analyze.waiting.sampled import LineSamples, line_samples
 from nvprobe.analyze.waiting.sync_operators import PathOperators, path_operators
 from nvprobe.analyze.waiting.syncs import Syncs, sync_sites
 from nvprobe.attribute.model import Attribution
@@ -110,20 +111,13 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
     samples = line_samples(attribution.trace) if lines is None else None
     syncs = sync_sites(attribution, calls, bubbles, host, lines, samples)
+    worked, sampled = _worked(attribution, gaps, calls, host, idle, lines, samples)
     crowd = Crowd.of(order)
-    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
-    if activity is None:
-        activity = classify_ops(attribution.trace).activity
-    work = work_classes(ops, activity)
+    work = _classes(attribution, activity)
     exposed = exposed_coverage(
         exposed_stretches(attribution, crowd, work), len(attribution.trace.devices)
     )
     communication, messages = collectives(attribution, work, exposed)
-    worked = host_time(attribution, host, idle, lines)
-    sampled = None
-    if samples is not None:
-        sampled, seen = sampled_idle(attribution, gaps, calls, host, idle, samples)
-        worked = sampled_host_time(attribution, host, worked, samples, seen)
     return Waits(
         streams=lanes,
         gaps=gaps,
@@ -139,3 +133,28 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         lines=lines,
         sampled=sampled,
     )
+
+
+def _classes(attribution: Attribution, activity: Column | None) -> Column:
+    """The class of work of each op."""
+    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    if activity is None:
+        activity = classify_ops(attribution.trace).activity
+    return work_classes(ops, activity)
+
+
+def _worked(
+    attribution: Attribution,
+    gaps: Gaps,
+    calls: SyncCalls,
+    host: HostWork,
+    idle: IdleCharges,
+    lines: CodeLines | None,
+    samples: LineSamples | None,
+) -> tuple[HostTime, SampledIdle | None]:
+    """Host time between launches; by sampled lines, and idle time so too, where there are any."""
+    worked = host_time(attribution, host, idle, lines)
+    if samples is None:
+        return worked, None
+    sampled, seen = sampled_idle(attribution, gaps, calls, host, idle, samples)
+    return sampled_host_time(attribution, host, worked, samples, seen), sampled

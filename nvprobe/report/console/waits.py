@@ -8,9 +8,9 @@ from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.overlap.combinations import combination_name
+from nvprobe.analyze.waiting.charges import by
 from nvprobe.analyze.waiting.host import by_label
 from nvprobe.analyze.waiting.hostwork import Cause
-from nvprobe.analyze.waiting.idle import by
 from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.report.console.format import count, left_cut, percent, plain, time
 from nvprobe.report.console.tables import new_table
