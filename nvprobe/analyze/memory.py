@@ -2,8 +2,9 @@
 
 Events come from nsys (driver allocations, ``--cuda-memory-usage=true``) or torch.profiler
 (``profile_memory=True``: the caching allocator's own). Where the source tells the bytes in use
-after each event, those are taken; else they are summed up from the window's start, whose own level
-is not known: then ``from_zero`` is False and a peak is what came *on top* of that level.
+after each event, those are taken; else they are summed up. nsys lists what was allocated before the
+window as events at time 0: the level that it begins with. Without such a list ``from_zero`` is
+False, and a peak is what came *on top* of a level that is not known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from nvprobe.analyze.grouping import distinct, levels, push_up
 from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Attribution, PathTable
-from nvprobe.trace import Column, MemoryEvents, Table, column
+from nvprobe.trace import NO_ROW, Column, MemoryEvents, Table, column
 
 __all__ = ["DeviceMemory", "Memory", "PathMemory", "StepMemory", "memory"]
 
@@ -30,7 +31,7 @@ class DeviceMemory(Table):
     peak_bytes: Column = column("i8")
     peak_time: Column = column("i8")
     peak_path: Column = column("i4")
-    """Path open at the peak's allocation, -1 for none."""
+    """Path open at the peak's allocation, -1 for none: also where the window begins with it."""
     growth_bytes: Column = column("i8")
     """In use at the end of the window less at its begin."""
     peak_reserved_bytes: Column = column("i8")
@@ -66,6 +67,8 @@ class Memory:
     """Memory use of a capture."""
 
     from_zero: bool
+    of_driver: bool
+    """Events are the driver's: what is taken from it, the cache of an allocator included."""
     devices: DeviceMemory
     steps: StepMemory
     paths: PathMemory
@@ -91,31 +94,45 @@ def memory(attribution: Attribution, steps: Steps) -> Memory | None:
     if events is None or not (events.device >= 0).any():
         return None
     events = events.take(np.flatnonzero(events.device >= 0))
-    series = _series(events)
+    told = bool((events.allocated >= 0).all())
+    before = np.zeros(len(events), bool) if told else events.time <= 0
+    begun, events = events.take(before), events.take(~before)
+    series = _series(events, begun)
     path = attribution.open.at(events.thread, events.time)
     in_use = np.zeros(len(events), np.int64)
     for one in series:
         in_use[one.rows] = one.in_use
     return Memory(
-        from_zero=bool((events.allocated >= 0).all()),
+        from_zero=told or len(begun) > 0,
+        of_driver=not told,
         devices=_devices(attribution, events, series, path),
         steps=_steps(series, steps),
         paths=_by_path(attribution.paths, events, path, in_use),
     )
 
 
-def _series(events: MemoryEvents) -> list[_Series]:
-    """Split by process and device; few, so a loop over them is cheap."""
+def _series(events: MemoryEvents, begun: MemoryEvents) -> list[_Series]:
+    """Split by process and device; few, so a loop over them is cheap.
+
+    ``begun`` is what was allocated when the window began.
+    """
     out = []
-    keys, _ = distinct(events.process.astype(np.int64) << 32 | events.device.astype(np.int64))
-    for process, device in sorted((key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()):
-        rows = np.flatnonzero((events.process == process) & (events.device == device))
+    keys, _ = distinct(np.append(_key(events), _key(begun)))
+    for key in np.sort(keys).tolist():
+        rows = np.flatnonzero(_key(events) == key)
         rows = rows[np.argsort(events.time[rows], kind="stable")]
+        baseline = int(begun.bytes[_key(begun) == key].sum())
         told = events.allocated[rows]
-        in_use = told if (told >= 0).all() else np.cumsum(events.bytes[rows])
-        baseline = int(in_use[0] - events.bytes[rows[0]])
-        out.append(_Series(process, device, rows, events.time[rows], in_use, baseline))
+        in_use = baseline + np.cumsum(events.bytes[rows])
+        if len(rows) and (told >= 0).all():
+            in_use, baseline = told, int(told[0] - events.bytes[rows[0]])
+        out.append(_Series(key >> 32, key & 0xFFFFFFFF, rows, events.time[rows], in_use, baseline))
     return out
+
+
+def _key(events: MemoryEvents) -> Column:
+    """Process and device in one number."""
+    return events.process.astype(np.int64) << 32 | events.device.astype(np.int64)
 
 
 def _devices(
@@ -124,12 +141,14 @@ def _devices(
     capacity = attribution.trace.devices.memory_bytes
     rows = []
     for one in series:
-        at = int(np.argmax(one.in_use))
+        level = np.append(one.baseline, one.in_use)
+        time, place = np.append(0, one.time), np.append(NO_ROW, path[one.rows])
+        at = int(np.argmax(level))
+        reserved = int(events.reserved[one.rows].max(initial=-1))
         rows.append(
             (
-                one.process, one.device, len(one.rows), int(one.in_use[at]), one.time[at],
-                path[one.rows[at]], int(one.in_use[-1]) - one.baseline,
-                int(events.reserved[one.rows].max()), int(capacity[one.device]),
+                one.process, one.device, len(one.rows), int(level[at]), time[at], place[at],
+                int(level[-1]) - one.baseline, reserved, int(capacity[one.device]),
             )
         )  # fmt: skip
     columns = np.array(rows, np.int64).T

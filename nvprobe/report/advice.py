@@ -155,7 +155,7 @@ def memory(analysis: Analysis) -> Row | None:
 def _events(analysis: Analysis, use: Memory) -> Row:
     """What allocation events tell."""
     return {
-        "source": "allocation events",
+        "source": f"allocation events of {'the driver' if use.of_driver else 'torch'}",
         "from_zero": use.from_zero,
         "devices": _memory_devices(analysis, use),
         "steps": [

@@ -168,6 +168,13 @@ def test_memory_of_a_real_capture_is_far_from_its_limit(corpus: Path) -> None:
     analysis = of(load(corpus / "nsys" / "h200" / "eager_emit.sqlite"))
     assert analysis.memory is not None
     assert found(analysis, "memory_near_limit") is None
+    # All of it was there when the window began: nsys lists it at time 0.
+    use = analysis.memory
+    assert (use.from_zero, use.of_driver) == (True, True)
+    assert use.devices.peak_bytes.tolist() == [657_120_869]
+    assert use.devices.growth_bytes.tolist() == use.devices.events.tolist() == [0]
+    assert set(use.steps.peak_bytes.tolist()) == {657_120_869}
+    assert not len(use.paths)
 
 
 def test_memory_near_the_limit_of_a_smaller_gpu(corpus: Path) -> None:
@@ -189,7 +196,7 @@ def test_memory_near_the_limit_of_a_smaller_gpu(corpus: Path) -> None:
 
 
 def _peak(events: MemoryEvents | None) -> int:
-    """Most bytes on the device, event by event."""
+    """Most bytes on the device, event by event (those at 0 were there before)."""
     assert events is not None
     level = most = 0
     for row in np.argsort(events.time, kind="stable").tolist():

@@ -58,7 +58,7 @@ def _of_events(evidence: Evidence) -> dict[tuple[int, int], _Level]:
     if evidence.memory is None:
         return {}
     use = evidence.memory.devices
-    of_torch = evidence.memory.from_zero  # what nsys records is the driver's
+    of_torch = not evidence.memory.of_driver
     return {
         (process, device): _Level(
             path, peak if of_torch else -1, reserved if of_torch else peak, capacity, -1

@@ -59,12 +59,13 @@ def _peaks_of_events(analysis: Analysis) -> list[str]:
     paths, table, out = analysis.attribution.paths, use.devices, []
     for row, device in enumerate(table.device.tolist()):
         path = int(table.peak_path[row])
-        more = "" if use.from_zero else " more than before the window"
+        more = "" if use.from_zero else " more than before the window,"
+        source = "the driver's" if use.of_driver else "torch's"
         where = f" in {plain(paths.text(path)).plain}" if path >= 0 else ""
         out.append(
             f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))}{more}"
             f"{_of(table.capacity_bytes[row])}{where}"
-            f"{_grows(int(table.growth_bytes[row]), 'in the window')} (allocation events)"
+            f"{_grows(int(table.growth_bytes[row]), 'in the window')} ({source} events)"
         )
     return out
 

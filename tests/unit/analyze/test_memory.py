@@ -49,7 +49,7 @@ def _with_events(trace: Trace, rows: list[tuple[int, int, int, int]], base: int 
 
 
 EVENT = st.tuples(
-    st.integers(0, 3), st.integers(1, END - 1), st.integers(-1, 1),
+    st.integers(0, 3), st.integers(0, END - 1), st.integers(-1, 1),
     st.integers(-9, 9).filter(bool),
 )  # fmt: skip
 STEP = st.tuples(st.integers(0, 1), st.integers(0, END), st.integers(0, END))
@@ -73,16 +73,23 @@ def test_memory_is_what_a_walk_over_the_events_gives(
         assert found is None
         return
     assert found is not None
-    assert found.from_zero is (base is not None)
+    begun = [row for row in on_device if base is None and events.time[row] == 0]
+    assert found.from_zero is (base is not None or bool(begun))
+    assert found.of_driver is (base is None)
     levels: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for row in on_device:
         key = (int(events.process[row]), int(events.device[row]))
-        before = levels.setdefault(key, [(-1, base or 0, -1)])[-1][1]
-        levels[key].append((int(events.time[row]), before + int(events.bytes[row]), int(row)))
+        series = levels.setdefault(key, [(-1, base or 0, -1)])
+        level = series[-1][1] + int(events.bytes[row])
+        if row in begun:
+            series[0] = (-1, level, -1)
+        else:
+            series.append((int(events.time[row]), level, int(row)))
     assert list(zip(found.devices.process, found.devices.device, strict=True)) == sorted(levels)
     for i, key in enumerate(sorted(levels)):
         series = levels[key]
-        assert found.devices.peak_bytes[i] == max(level for _, level, _ in series[1:])
+        assert found.devices.peak_bytes[i] == max(level for _, level, _ in series)
+        assert found.devices.events[i] == len(series) - 1
         assert found.devices.growth_bytes[i] == series[-1][1] - series[0][1]
         assert found.devices.capacity_bytes[i] == CAPACITY[key[1]]
     _check_steps(found.steps, steps, levels)
