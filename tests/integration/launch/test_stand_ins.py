@@ -5,6 +5,7 @@ Stand-ins for nsys answer its version and help as the real one does, then misbeh
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,17 @@ def test_after_the_program(launch: Launcher, stand_in, after: str, says: str) ->
     result = run(launch, "--nsys-timeout", patience, ends="may-end" not in after)
     assert says in result.err
     assert "\x1b" not in result.err
+
+
+def test_a_signal_that_comes_before_the_program_reaches_it(launch: Launcher, stand_in) -> None:
+    wait = "touch starting; while [ ! -e go ]; do sleep 0.05; done"
+    stand_in(f'{wait}; {TO_THE_COMMAND}; exec "$@"')
+    process = launch.start(launch.script(PROGRAM))
+    launch.wait_for("starting")
+    process.send_signal(signal.SIGTERM)
+    (launch.folder / "go").touch()
+    result = launch.finish(process)
+    assert (result.code, result.out) == (143, ""), "the program never ends by itself"
 
 
 def test_version_without_end(launch: Launcher, nsys: Nsys, tmp_path: Path) -> None:
