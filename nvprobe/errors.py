@@ -5,6 +5,7 @@
   - UsageError: options that do not fit together
   - GateFailed: a gate such as ``--fail-on-regression`` did not hold
   - ToolError: nsys (or another program nvprobe drives) is absent or failed
+  - ProgramNotFound: the program to launch is not there
 
 A message is one line: it names the thing, says what is wrong and what to do about it.
 """
@@ -13,7 +14,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["GateFailed", "InputError", "NvprobeError", "ToolError", "UsageError"]
+__all__ = [
+    "GateFailed",
+    "InputError",
+    "NvprobeError",
+    "ProgramNotFound",
+    "ToolError",
+    "UsageError",
+]
 
 
 class NvprobeError(Exception):
@@ -40,3 +48,9 @@ class GateFailed(NvprobeError):
 
 class ToolError(NvprobeError):
     """A program nvprobe drives (nsys, its importer) is absent, too old or failed."""
+
+
+class ProgramNotFound(NvprobeError):
+    """The program to launch is not there; the exit code is a shell's."""
+
+    exit_code = 127

@@ -18,7 +18,7 @@ from typing import Any
 
 from nvprobe.errors import NvprobeError
 from nvprobe.launch.nsys import trigger_for
-from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.plan import Plan
 
 __all__ = [
@@ -50,21 +50,24 @@ def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
     except NvprobeError as error:
         return [f"the export cannot be read: {error}"]
     notes = []
-    ranges = 0 if trace.ranges is None else _in_domain(trace)
-    if plan.instrumented and plan.options.annotate and not ranges:
-        notes.append(annotation_note(plan, folder, domain_seen=DOMAIN in trace.domains))
+    if plan.instrumented and plan.options.annotate and not _in_domain(trace, trace.ranges):
+        seen = DOMAIN in trace.domains
+        works = not seen or _in_domain(trace, trace.marks) > 0
+        notes.append(annotation_note(plan, folder, pair_works=works))
     if plan.cuda and not (trace.ops is not None and len(trace.ops)):
         notes.append(_gpu_note([text for severity, text in trace.diagnostics if severity >= 2]))
     return notes
 
 
-def _in_domain(trace: Any) -> int:
-    """How many ranges lie in our domain."""
-    names = {name for name in set(trace.ranges.domain.tolist()) if trace.text(name) == DOMAIN}
-    return int(sum((trace.ranges.domain == name).sum() for name in names))
+def _in_domain(trace: Any, table: Any) -> int:
+    """How many of the ranges or marks lie in our domain."""
+    if table is None:
+        return 0
+    names = {name for name in set(table.domain.tolist()) if trace.text(name) == DOMAIN}
+    return int(sum((table.domain == name).sum() for name in names))
 
 
-def annotation_note(plan: Plan, folder: Path, *, domain_seen: bool) -> str:
+def annotation_note(plan: Plan, folder: Path, *, pair_works: bool) -> str:
     """Why no annotation was recorded: nvtx missing, a pair that does not work, a short program."""
     headers = list(_sidecar_headers(folder))
     nvtx = _nvtx_of(headers)
@@ -76,12 +79,15 @@ def annotation_note(plan: Plan, folder: Path, *, domain_seen: bool) -> str:
         )
     if nvtx is None:
         return f"no annotations were recorded: {_NO_NVTX}"
-    if domain_seen or plan.nsys is None:
+    if not pair_works:
         return (
             f"no annotations were recorded: nvtx {nvtx} and nsys {nsys} do not work together. "
             "Use nsys 2025.3 or newer, or pip install 'nvtx<0.2.12' in the program's environment"
         )
-    return "no annotations were recorded: the capture window held no annotated code"
+    where = "the program" if plan.options.window == Window() else "the capture window"
+    return (
+        f"no annotations were recorded: {where} ran no model, no optimizer and no range of nvprobe"
+    )
 
 
 _NO_NVTX = "the program's environment has no nvtx package. Install it there: pip install nvtx"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +66,7 @@ def profile_argv(
     _what_to_trace(flags, options)
     _cuda_graphs(flags, options)
     _window(flags, options, trigger_for(options, cuda=cuda))
-    _extras(flags, options)
+    _extras(flags, options if cuda else replace(options, gpu_metrics=False))
     words = _override(flags.words, options.nsys_args)
     return [os.fspath(nsys.path), "profile", *words, *command], flags.notes
 

@@ -133,6 +133,7 @@ def make_plan(
             raise UsageError(_needs_python(target, options))
         return Plan("torch", runnable, target, options, None, cuda, notes)
     notes += profile_argv(nsys, options, Path(REPORT), (), cuda=cuda)[1]
+    notes += _left_out(options, nsys)
     notes += _costs(options, cuda=cuda)
     if options.window.by_steps and runnable == target:
         raise UsageError(
@@ -173,6 +174,10 @@ def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) 
     """Windows that options imply: steps to measure the overhead on, an end for torch traces."""
     window = options.window
     if options.measure_overhead:
+        if window.duration_s is not None or window.delay_s:
+            raise UsageError(
+                "--measure-overhead compares steps: give --steps, not --delay or --duration"
+            )
         if not window.by_steps:
             window = Window(*OVERHEAD_STEPS)
         if not window.first or window.first <= options.warmup:
@@ -216,6 +221,19 @@ def _cannot_import_bootstrap(interpreter: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__
     return None if done.returncode == 0 else "not installed there"
+
+
+def _left_out(options: LaunchOptions, nsys: Nsys) -> list[str]:
+    """What is recorded or exported otherwise than one may think."""
+    notes = []
+    if options.export_kind == "parquet" and not nsys.supports("--export", "parquetdir"):
+        notes.append(
+            f"nsys {nsys.version_text} exports no parquet: the report is exported to SQLite"
+        )
+    if options.with_torch_trace and options.window == Window():
+        last = TORCH_STEPS - 1
+        notes.append(f"the torch trace beside nsys ends with step {last} (--steps changes that)")
+    return notes
 
 
 def _costs(options: LaunchOptions, *, cuda: bool) -> list[str]:

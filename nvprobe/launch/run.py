@@ -79,6 +79,7 @@ def launch(
 
     Raises:
         UsageError: the command or the options cannot be carried out.
+        ProgramNotFound: there is no such command.
         ToolError: nsys was asked for by name and does not work.
 
     """
@@ -86,6 +87,7 @@ def launch(
     if job is not None:
         return _launch_job(job, options, inner_words)
     target = resolve(command, module=module)
+    target.check()
     place = placement()
     if options.ranks is not None and place.rank is not None and place.rank not in options.ranks:
         os.execvp(target.argv[0], list(target.argv))  # noqa: S606 - unprofiled ranks run as they are

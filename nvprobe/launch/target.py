@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvprobe.errors import UsageError
+from nvprobe.errors import ProgramNotFound, UsageError
 
 __all__ = ["BOOTSTRAP", "Target", "instrumented", "resolve"]
 
@@ -44,6 +44,22 @@ class Target:
     def argv(self) -> tuple[str, ...]:
         """The command as the user would run it without nvprobe."""
         return self.interpreter + self.program
+
+    def check(self) -> None:
+        """Raise where it is certain that the program cannot start, before a profiler is begun.
+
+        Raises:
+            UsageError: the script is not there (exit code 2, as Python's).
+            ProgramNotFound: the command is not there (127, as a shell's).
+
+        """
+        script = self.program[0] if self.is_python else "-"
+        if not script.startswith("-") and not Path(script).exists():
+            raise UsageError(f"no such file: {script}")
+        command = self.argv[0]
+        there = Path(command).exists() if os.sep in command else shutil.which(command)
+        if not there:
+            raise ProgramNotFound(f"{command}: command not found")
 
     @property
     def name(self) -> str:

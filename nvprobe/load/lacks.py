@@ -13,6 +13,8 @@ from nvprobe.trace import Missing, OpKind, Table, Trace
 __all__ = ["lacks", "launch_calls"]
 
 _ERROR = 3
+_OURS = "nvprobe"
+"""A domain whose ranges every pair of nvtx and nsys records: none means that none was opened."""
 _LAUNCH = r"^cu(?:da)?(?:Launch|GraphLaunch)"
 _SYNCHRONIZE = r"Synchronize$"
 
@@ -70,8 +72,8 @@ def _annotations(trace: Trace) -> Iterator[Missing]:
             "listed as spans and kernels are not nested under them",
             "annotate with push/pop: nvtx.annotate, torch.cuda.nvtx.range or nvprobe.annotate",
         )
-    elif trace.domains:
-        names = ", ".join(printable(name, 40) for name in trace.domains[:3])
+    elif lost := [name for name in trace.domains if name != _OURS]:
+        names = ", ".join(printable(name, 40) for name in lost[:3])
         yield Missing(
             "NVTX ranges",
             f"an NVTX domain was created ({names}) but no range was recorded: the ranges of the "

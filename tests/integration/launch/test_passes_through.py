@@ -48,6 +48,7 @@ def test_all_ranges_are_in_the_report_and_the_summary_is_printed(
     launch: Launcher, nsys: Nsys
 ) -> None:
     result = launch(launch.script(RANGES), analyze=True)
+    assert "no annotations" not in result.err
     assert result.code == 0, result.err
     names = [name for name in result.ranges() if not name.startswith("nvprobe clock")]
     assert names == ["outer", "inner", "inner", "inner"]
@@ -59,6 +60,14 @@ def test_all_ranges_are_in_the_report_and_the_summary_is_printed(
     assert "outer/inner" in {row["path"] for row in analysis["ranges"]}
     again = launch.run_nvprobe("analyze", "run", "--json")
     assert json.loads(again.stdout) == analysis, "that of the command, and it is no input"
+
+
+@pytest.mark.nsys
+def test_a_program_with_nothing_to_annotate(launch: Launcher, nsys: Nsys) -> None:
+    result = launch(launch.script("print('hello')"), analyze=True)
+    assert (result.code, result.out) == (0, "hello\n")
+    assert "the program ran no model, no optimizer and no range of nvprobe" in result.err
+    assert "nvtx package" not in result.err, "the pair of nvtx and nsys is not at fault"
 
 
 @pytest.mark.nsys
@@ -140,7 +149,12 @@ def test_json_and_quiet(launch: Launcher, nsys: Nsys) -> None:
 
 
 def test_no_such_program(launch: Launcher) -> None:
-    assert launch("no-such-program-here").code == 127
-    missing = launch("--force", "no_such_script.py")
-    assert missing.code == 2
-    assert "no_such_script.py" in missing.err
+    for words, code, says in (
+        (["no-such-program-here"], 127, "no-such-program-here: command not found"),
+        (["./no-such-program"], 127, "./no-such-program: command not found"),
+        (["no_such_script.py", "x"], 2, "no such file: no_such_script.py"),
+        ([sys.executable, "-u", "no_such_script.py"], 2, "no such file: no_such_script.py"),
+    ):
+        result = launch(*words)
+        assert (result.code, result.out, result.err) == (code, "", f"nvprobe: {says}\n")
+        assert not result.folder.exists(), "nothing was begun"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvprobe.errors import UsageError
+from nvprobe.launch import plan as plan_module
 from nvprobe.launch.nsys import WINDOW_RANGE, profile_argv
 from nvprobe.launch.options import LaunchOptions, Window, parse_ranks, parse_steps
+from nvprobe.launch.plan import make_plan
+from nvprobe.launch.target import resolve
 from nvprobe.nsys import Nsys
 
 COMMON = ("--capture-range", "--cuda-graph-trace", "--trace-fork-before-exec")
@@ -93,6 +98,12 @@ def test_what_a_version_lacks_is_left_out_and_said() -> None:
     assert notes == []
 
 
+def test_counters_need_a_gpu() -> None:
+    named, notes = flags(NEW, LaunchOptions(gpu_metrics=True), cuda=False)
+    assert not any(flag.startswith("--gpu-metrics") for flag in named)
+    assert notes == []
+
+
 def test_flags_of_the_user_replace_ours() -> None:
     argv, _ = profile_argv(
         NEW,
@@ -124,3 +135,22 @@ def test_ranks() -> None:
     assert parse_ranks("0-2, 5") == {0, 1, 2, 5}
     with pytest.raises(UsageError, match="--ranks x"):
         parse_ranks("x")
+
+
+def test_what_is_done_otherwise_than_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "find_nsys", lambda: OLD)
+    target = resolve([sys.executable, "train.py"])
+    options = LaunchOptions(export_kind="parquet", with_torch_trace=True)
+    notes = "\n".join(make_plan(target, options, {"CUDA_VISIBLE_DEVICES": ""}).notes)
+    assert "exports no parquet" in notes
+    assert "the torch trace beside nsys ends with step 9" in notes
+    chosen = replace(options, export_kind="auto", window=Window(3, 5))
+    notes = "\n".join(make_plan(target, chosen, {"CUDA_VISIBLE_DEVICES": ""}).notes)
+    assert "parquet" not in notes
+    assert "torch trace" not in notes
+
+
+def test_an_overhead_is_measured_by_steps() -> None:
+    options = LaunchOptions(backend="torch", measure_overhead=True, window=Window(duration_s=3))
+    with pytest.raises(UsageError, match="give --steps, not --delay or --duration"):
+        make_plan(resolve([sys.executable, "train.py"]), options)
