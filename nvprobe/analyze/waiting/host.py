@@ -1,10 +1,9 @@
 """Host time between launches: what the threads that feed the GPU do, by path and Python frame.
 
-From the end of one launching call to the start of the next, time belongs to the thread that makes
-the next one; what of it has no name of its own (synchronising, allocating, compiling,
-communicating, waiting for data) is Python and dispatch, ``host`` in the words of ``hostwork``. It
-bounds how fast a program can launch, whether or not the GPU waited for it. An initiating thread and
-its autograd threads take turns, so they are one *line* of launches; every other thread is its own.
+The time between launches belongs to the thread whose turn it is (:mod:`.turns`); what of it has no
+name of its own (synchronising, allocating, compiling, communicating, waiting for data) is Python
+and dispatch, ``host`` in the words of ``hostwork``. It bounds how fast a program can launch,
+whether or not the GPU waited for it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import numpy as np
 from nvprobe.analyze.grouping import distinct, sums
 from nvprobe.analyze.waiting.charges import IdleCharges
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.lanes import Lanes
 from nvprobe.analyze.waiting.lines import NO_LINE, CodeLines
 from nvprobe.analyze.waiting.sampled import LineSamples, added_up, shared_out
-from nvprobe.attribute.intervals import running_max, runs, sorted_by
+from nvprobe.analyze.waiting.turns import Turns, launching_calls, launching_turns
+from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, column
@@ -52,13 +51,13 @@ class HostTime(Table):
 def host_time(
     attribution: Attribution, work: HostWork, idle: IdleCharges, lines: CodeLines | None
 ) -> HostTime:
-    """Sum the host time of every line of launches, and the idle time it caused."""
-    started = _started(attribution)
+    """Sum the host time of all lanes, and the idle time it caused."""
+    started = launching_calls(attribution)
     if not len(started):
         return HostTime.empty()
     waited = idle.take(np.flatnonzero(idle.cause == Cause.HOST))
     parts = [
-        *_host_parts(attribution, started, work, lines),
+        *_host_parts(attribution, work, lines),
         *_launch_parts(attribution, started, lines),
         _part(waited.path, waited.line, 2, waited.ns),
     ]
@@ -115,11 +114,11 @@ def _seen_working(
     attribution: Attribution, work: HostWork, samples: LineSamples
 ) -> tuple[Column, Column]:
     """(path, line) of the samples in host time between launches."""
-    turns = _turns(attribution, _lines(attribution), _started(attribution))
-    lane = _lines(attribution)[samples.thread]
+    turns = launching_turns(attribution)
+    lane = turns.lane_of[samples.thread]
     inside = (samples.time >= turns.first[lane]) & (samples.time < turns.last[lane])
-    lane, time = lane[inside], samples.time[inside]
-    thread = turns.thread[turns.lanes.count_before(lane, time, "right") - 1]
+    time = samples.time[inside]
+    thread = turns.at(lane[inside], time)
     ours = samples.tellers(attribution)[thread] == samples.thread[inside]
     ours &= work.split(thread, time, time + 1)[Cause.HOST] == 1
     path = attribution.open.at(thread[ours], time[ours])
@@ -128,23 +127,6 @@ def _seen_working(
 
 def _costliest_first(table: HostTime) -> HostTime:
     return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
-
-
-def _started(attribution: Attribution) -> Column:
-    """Rows of the calls that launched something."""
-    calls = attribution.trace.calls
-    used = np.zeros((0 if calls is None else len(calls)) + 1, bool)
-    used[attribution.call] = True  # NO_ROW marks the spare last row
-    return np.flatnonzero(used[:-1])
-
-
-def _lines(attribution: Attribution) -> Column:
-    """Which line of launches each thread belongs to: its own number, or its leader's."""
-    line_of = np.arange(len(attribution.trace.threads))
-    backward = np.flatnonzero(attribution.autograd)
-    head = attribution.open.initiator(backward)
-    line_of[backward[head != NO_ROW]] = head[head != NO_ROW]
-    return line_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +147,10 @@ def _part(path: Column, line: Column, which: int, values: Column) -> _Part:
 
 
 def _host_parts(
-    attribution: Attribution, started: Column, work: HostWork, lines: CodeLines | None
+    attribution: Attribution, work: HostWork, lines: CodeLines | None
 ) -> Iterator[_Part]:
     """Host ns of the launching threads' time."""
-    for thread, start, end in _pieces(attribution, started, lines):
+    for thread, start, end in _pieces(attribution, lines):
         ns = work.split(thread, start, end)[Cause.HOST]
         yield _part(*_place(attribution, lines, thread, start), 1, ns)
 
@@ -215,70 +197,32 @@ def by_label(host: HostTime, label: list[str]) -> tuple[list[str], HostTime]:
     return [names[row] for row in order.tolist()], table.take(order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """Whose turn it is to launch, by line of launches and time."""
-
-    lanes: Lanes
-    """When each turn begins."""
-    thread: Column
-    """The thread that launches next, per turn."""
-    first: Column
-    """Per line: when its first launching call starts."""
-    last: Column
-    """Per line: when its last one ends."""
-
-
-def _turns(attribution: Attribution, line_of: Column, started: Column) -> _Turns:
-    """A turn begins where the thread before has made its last call."""
-    calls = attribution.trace.calls
-    assert calls is not None
-    lines = len(line_of)
-    rows = started[sorted_by(line_of[calls.thread[started]], calls.start[started])]
-    thread = calls.thread[rows]
-    line, start = line_of[thread], calls.start[rows]
-    reach = running_max(line, calls.end[rows])
-    begins = np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1]))
-    heads = runs(line)
-    first = np.full(lines, np.iinfo(np.int64).max)
-    last = np.full(lines, np.iinfo(np.int64).min)
-    first[line[heads]] = start[heads]
-    last[line[heads]] = reach[np.append(heads[1:], len(line)) - 1]
-    since = np.where(np.isin(np.arange(len(line)), heads), start, np.roll(reach, 1))
-    at = np.flatnonzero(begins)
-    bounds = np.searchsorted(line[at], np.arange(lines + 1))
-    return _Turns(Lanes(bounds, since[at]), thread[at], first, last)
-
-
 def _pieces(
-    attribution: Attribution, started: Column, lines: CodeLines | None
+    attribution: Attribution, lines: CodeLines | None
 ) -> Iterator[tuple[Column, Column, Column]]:
     """(thread, start, end) of launching threads' time, cut where thread, path or frame change.
 
     In batches: there are about two pieces a range.
     """
-    line_of = _lines(attribution)
-    turns = _turns(attribution, line_of, started)
+    turns = launching_turns(attribution)
     nestings = [attribution.open.nesting, *([lines.users] if lines is not None else [])]
-    for line in np.flatnonzero(turns.last > turns.first).tolist():
-        time = _borders(turns, line, nestings, np.flatnonzero(line_of == line))
+    for lane in np.flatnonzero(turns.last > turns.first).tolist():
+        time = _borders(turns, lane, nestings)
         for low in range(0, len(time) - 1, _BATCH):
             start, end = time[low:-1][:_BATCH], time[low + 1 :][:_BATCH]
             filled = end > start
             start, end = start[filled], end[filled]
-            turn = turns.lanes.count_before(np.full(len(start), line), start, "right") - 1
-            yield turns.thread[turn], start, end
+            yield turns.at(np.full(len(start), lane), start), start, end
 
 
-def _borders(turns: _Turns, line: int, nestings: list[Nesting], threads: Column) -> Column:
-    """When something begins or ends on a line of launches, in order."""
-    whole = turns.lanes.first[line : line + 2]
-    times = [turns.lanes.time[slice(*whole)], turns.last[[line]]]
+def _borders(turns: Turns, lane: int, nestings: list[Nesting]) -> Column:
+    """When something begins or ends on the threads of a lane, in order."""
+    times = [turns.lanes.time[slice(*turns.lanes.first[lane : lane + 2])], turns.last[[lane]]]
     for nesting in nestings:
-        for thread in threads.tolist():
+        for thread in np.flatnonzero(turns.lane_of == lane).tolist():
             own = slice(*nesting.first[thread : thread + 2])
             for time in (nesting.start[own], nesting.end[own]):
-                inside = (time > turns.first[line]) & (time < turns.last[line])
+                inside = (time > turns.first[lane]) & (time < turns.last[lane])
                 times.append(time[inside])
     out = np.concatenate(times)
     out.sort(kind="stable")
