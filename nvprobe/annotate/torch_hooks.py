@@ -25,7 +25,7 @@ __all__ = [
 
 log = logging.getLogger("nvprobe")
 
-KNOWN = "torch 2.6 to 2.13"
+KNOWN = "torch 2.6 to 2.14"
 
 _missing: dict[str, str] = {}
 
