@@ -40,6 +40,8 @@ _GENTLE_S = 10.0
 _AGENT_S = 3.0
 """How long nsys's agent gets after SIGTERM. Killed at once it may hold a lock in shared memory,
 for which every later nsys then waits in vain (see `proc.clear_stale_locks`)."""
+_SILENT_S = 4.0
+"""How long nobody is told what is waited for."""
 _FULL_DISK_S = 5.0
 _HURRIED_S = 10.0
 """Patience with an nsys that makes no progress, once the end was asked for: schedulers and torchrun
@@ -90,10 +92,12 @@ def run_under_nsys(
     environ: Mapping[str, str],
     folder: Path,
     timeouts: Timeouts,
+    tell: Callable[[str], object],
 ) -> Ending:
     """Run ``program`` under nsys; ``nsys_argv`` puts nsys's words before a command.
 
-    ``folder`` is an empty temporary folder: nsys's TMPDIR, and where its log is written.
+    ``folder`` is an empty temporary folder: nsys's TMPDIR, and where its log is written. ``tell``
+    is given a line where there is a while to wait after the program's end.
     """
     read_end, write_end = os.pipe()
     out, err = os.dup(1), os.dup(2)
@@ -116,7 +120,7 @@ def run_under_nsys(
                 )
             except OSError:
                 return Ending(None, trouble="never-started")
-        watch = _Watch(nsys, read_end, fallback, timeouts)
+        watch = _Watch(nsys, read_end, fallback, timeouts, tell)
         try:
             return watch.to_the_end()
         finally:
@@ -157,12 +161,18 @@ class _Watch:
     """One nsys and the program under it, from start to end."""
 
     def __init__(
-        self, nsys: subprocess.Popen[bytes], status_pipe: int, fallback: Path, timeouts: Timeouts
+        self,
+        nsys: subprocess.Popen[bytes],
+        status_pipe: int,
+        fallback: Path,
+        timeouts: Timeouts,
+        tell: Callable[[str], object],
     ) -> None:
         self.nsys = nsys
         self.status_pipe = status_pipe
         self.fallback = fallback
         self.timeouts = timeouts
+        self.tell = tell
         self.pid: int | None = None
         self.wrapper: int | None = None
         """The process that will tell how the program ended (`nvprobe.launch.child`)."""
@@ -216,8 +226,12 @@ class _Watch:
         """Until nsys has written its report; stop it where it makes no progress."""
         seen, since = self.progress(), time.monotonic()
         before = self.interrupts
+        told, patience_ends = False, since + _SILENT_S
         while self.nsys.poll() is None:
             self.pass_signal()
+            if not told and time.monotonic() > patience_ends:
+                told = True
+                self.tell("the program has ended, nsys is writing its report")
             window = time.monotonic() - since
             patience = min(self.timeouts.finish_s, _HURRIED_S if self.interrupts else math.inf)
             if disk_full(self.fallback.parent):  # nsys then waits for ever

@@ -41,6 +41,8 @@ __all__ = ["Outcome", "dry_run", "launch"]
 
 
 _ATTEMPTS = 3
+_LONG_EXPORT = 20 * 2**20
+"""Bytes of a report whose export takes more than a few seconds."""
 _TRANSIENT = re.compile("Agent launcher failed|Connection reset")
 """What nsys says where it did not get to start the program and may the next time: its agent came
 up too late on a machine under load, or waited for a lock that a killed one held."""
@@ -194,6 +196,7 @@ class _Run:
                 environ,
                 temporary,
                 self.options.timeouts,
+                lambda line: _tell(self.options, [line]),
             )
             if ending.code is not None or ending.interrupted:
                 return ending
@@ -259,6 +262,9 @@ class _Run:
                 shutil.copy(temporary / LOG, self.folder / LOG)
             return
         outcome.files.append(capture.report)
+        size = capture.report.stat().st_size
+        if size > _LONG_EXPORT:
+            _tell(options, [f"nsys exports {capture.report.name} ({size / 1e6:.0f} MB)"])
         try:
             exported = export_report(
                 nsys,

@@ -84,13 +84,22 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
         ('"$@"; trap "" INT TERM; sleep 300 & wait', "no progress for 2 s"),
         (f'"$@" & {UNTIL_IT_RUNS}; (sleep 1; touch may-end) & kill -9 $$', "killed by signal 9"),
         ('"$@"; exit 0', "no report was written"),
+        ('"$@"; sleep 6', "the program has ended, nsys is writing its report"),
         (
             '"$@"; echo "No space left on device"; exit 0',
             "No space left on device (free some space",
         ),
         ('"$@"; printf "\\033[2Jhello\\n"; exit 3', "nsys said: [2Jhello"),
     ],
-    ids=["hangs", "hangs and ignores signals", "is killed", "no report", "disk", "nonsense"],
+    ids=[
+        "hangs",
+        "hangs and ignores signals",
+        "is killed",
+        "no report",
+        "slow",
+        "disk",
+        "nonsense",
+    ],
 )
 def test_after_the_program(launch: Launcher, stand_in, after: str, says: str) -> None:
     stand_in(f"{TO_THE_COMMAND}; {after}")
