@@ -131,14 +131,16 @@ def counter_use(attribution: Attribution) -> CounterUse | None:
 def _series(attribution: Attribution, samples: Samples) -> dict[int, _Series]:
     """By device: integrals of the metrics that ``METRICS`` names."""
     names, code = np.unique(samples.metric, return_inverse=True)
-    texts = attribution.trace.strings.take(pa.array(names))
+    texts = attribution.trace.strings.take(pa.array(names, mask=names < 0))
     out = {}
     for device in np.unique(samples.device).tolist():
         here = samples.device == device
         time = np.unique(samples.time[here])
         integral, value = {}, {}
         for metric, pattern in METRICS:
-            hit = np.flatnonzero(pc.match_substring_regex(texts, pattern).to_numpy(False))
+            hit = np.flatnonzero(
+                pc.match_substring_regex(texts, pattern).fill_null(False).to_numpy(False)
+            )
             rows = np.flatnonzero(here & np.isin(code, hit[:1]))
             if len(rows) < 2:
                 continue

@@ -107,6 +107,16 @@ def test_metrics_without_any_range(tmp_path: Path) -> None:
     assert found["counters"]["samples"] == 11
 
 
+def test_metrics_without_names(tmp_path: Path) -> None:
+    """An export that lacks TARGET_INFO_GPU_METRICS: nobody can tell what was sampled."""
+    metrics = [{"timestamp": t, "typeId": TYPE, "metricId": 0, "value": 9} for t in (50, 60, 70)]
+    found = document(analyze(attribute(_load(tmp_path, [], GPU_METRICS=metrics))))
+    assert found["counters"]["samples"] == 3
+    assert all(
+        row["counters"] is None or row["counters"]["bound"] is None for row in found["ranges"]
+    )
+
+
 def test_their_averages_need_no_unit(tmp_path: Path) -> None:
     events = [
         _sample(t, SM_Active=80, Tensor_Active=50, DRAM_Read_Throughput=3,
