@@ -40,6 +40,8 @@ _ALWAYS = (
     "os_stacks",
     "sample_stacks",
     "python_stacks",
+    "backtraces",
+    "backtrace_stacks",
     "payload_fields",
 )
 """Tables that only serve to look something up."""

@@ -19,7 +19,15 @@ from nvprobe.load.nsys_device import (
     read_page_faults,
     read_payload_fields,
 )
-from nvprobe.load.nsys_frames import CALLCHAINS, OS_STACKS, SAMPLE_STACKS, UNKNOWN, Frames
+from nvprobe.load.nsys_frames import (
+    CALLCHAINS,
+    OS_STACKS,
+    PYTHON_BACKTRACES,
+    PYTHON_SAMPLES,
+    SAMPLE_STACKS,
+    UNKNOWN,
+    Frames,
+)
 from nvprobe.load.nsys_generic_metrics import read_generic_metrics
 from nvprobe.load.nsys_host import (
     read_library_calls,
@@ -71,7 +79,8 @@ def assemble(tables: Tables, source: Source) -> Trace:
     generic = read_generic_metrics(frames, tables, pool)
     gpus = Gpus.found(people, tables, pool, None if generic is None else generic.type)
     names = Names(frames, tables, pool, people.thread_names)
-    python = PythonStacks.read(frames, people, tables, pool)
+    python = PythonStacks.read(frames, people, tables, pool, PYTHON_SAMPLES)
+    behind = PythonStacks.read(frames, people, tables, pool, PYTHON_BACKTRACES)
     decoded = decode_payloads(frames, tables, pool)
     strings = pool.freeze()
     noted = read_annotations(frames, people, names, strings, decoded)
@@ -105,6 +114,8 @@ def assemble(tables: Tables, source: Source) -> Trace:
         sample_stacks=read_callchains(frames, names, SAMPLE_STACKS),
         python_samples=None if python is None else python.samples,
         python_stacks=None if python is None else python.chains(pool),
+        backtraces=None if behind is None else behind.samples,
+        backtrace_stacks=None if behind is None else behind.chains(pool),
         schedule=read_schedule(frames, people),
         page_faults=read_page_faults(frames, people, gpus),
         payload_fields=read_payload_fields(tables, names),

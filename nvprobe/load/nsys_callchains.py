@@ -1,4 +1,4 @@
-"""Call stacks of nsys: of CUDA calls, of operating system calls, of samples."""
+"""Native call stacks of nsys: of CUDA calls, of operating system calls, of samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from nvprobe.load.nsys_frames import Frames
 from nvprobe.load.nsys_names import Names
-from nvprobe.trace import NO_NAME, CallChains
+from nvprobe.trace import CallChains
 
 __all__ = ["read_callchains"]
 
@@ -18,8 +18,6 @@ def read_callchains(frames: Frames, names: Names, table: str) -> CallChains | No
         return None
     chain, depth = rows.ints("id", -1), rows.ints("stackDepth", -1)
     order = np.lexsort((depth, chain))
-    symbol, line = names.column(table, "symbol")[order], names.python_lines(table)
-    if line is not None:
-        line = line[order]
-        symbol = np.where(line != NO_NAME, line, symbol)  # as recorded it may name folders
-    return CallChains(chain=chain[order], depth=depth[order], symbol=symbol, line=line)
+    return CallChains(
+        chain=chain[order], depth=depth[order], symbol=names.column(table, "symbol")[order]
+    )

@@ -24,6 +24,7 @@ __all__ = [
     "OS_CALLS",
     "OS_STACKS",
     "OVERHEADS",
+    "PYTHON_BACKTRACES",
     "PYTHON_SAMPLES",
     "SAMPLES",
     "SAMPLE_STACKS",
@@ -52,8 +53,8 @@ METRICS = "GPU_METRICS"
 CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 OS_CALLS, OS_STACKS = "OSRT_API", "OSRT_CALLCHAINS"
 SAMPLES, SAMPLE_STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-PYTHON_SAMPLES = "PYTHON_SAMPLES"
-"""No table of an export: NVTX marks that are samples (:mod:`nvprobe.load.nsys_python`)."""
+PYTHON_SAMPLES, PYTHON_BACKTRACES = "PYTHON_SAMPLES", "PYTHON_BACKTRACES"
+"""No tables of an export: NVTX marks that are Python stacks (:mod:`nvprobe.load.nsys_python`)."""
 SCHEDULE = "SCHED_EVENTS"
 
 _TIMES_OF = (

@@ -18,6 +18,7 @@ from nvprobe.load.nsys_frames import (
     OPS,
     OS_CALLS,
     OVERHEADS,
+    PYTHON_BACKTRACES,
     PYTHON_SAMPLES,
     SAMPLES,
     SCHEDULE,
@@ -41,7 +42,8 @@ _THREADED = (
     ("NVTX_EVENTS", "endGlobalTid"),
     ("CUDA_GRAPH_NODE_EVENTS", "globalTid"),
     ("CUDA_GRAPH_EVENTS", "globalTid"),
-    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, PYTHON_SAMPLES, SCHEDULE)),
+    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, SCHEDULE)),
+    *((table, "globalTid") for table in (PYTHON_SAMPLES, PYTHON_BACKTRACES)),
 )
 _DEVICED = (*OPS, SYNCS, CUDA_EVENTS, MEMORY, GPU_FAULTS)
 _PROCESSED = (*_DEVICED, CPU_FAULTS)

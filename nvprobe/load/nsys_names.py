@@ -17,7 +17,6 @@ from nvprobe.load.nsys_frames import (
     UNKNOWN,
     Frames,
 )
-from nvprobe.load.python_frames import python_lines
 from nvprobe.load.schema import CALL_SUFFIXES, COPY_NAMES, LIBRARIES
 from nvprobe.load.strings import Handle, StringPool
 from nvprobe.load.tables import Rows, Tables
@@ -59,7 +58,6 @@ class Names:
         texts = tables.strings(self._ids)
         self._texts = pool.add(texts)
         self._calls = pool.add(self._clean(texts))
-        self._python, self._lines = _python_frames(frames, tables, pool)
         self._inline = _texts_of(frames.rows.get("NVTX_EVENTS"), "text", pool)
         self._libraries = pool.add(pa.array(list(LIBRARIES.values())))
         self._metrics = _texts_of(tables.read("TARGET_INFO_GPU_METRICS"), "metricName", pool)
@@ -76,16 +74,6 @@ class Names:
         """int32 string rows of a column of string ids."""
         values, codes = self._frames.encoded(table, column)
         return self._looked_up(values, self._texts)[codes]
-
-    def python_lines(self, table: str) -> Column | None:
-        """int32 string rows of the lines of Python frames, ``NO_NAME`` for native ones.
-
-        ``None`` for a table that has none.
-        """
-        if table != CALLCHAINS or not bool((self._python >= 0).any()):
-            return None
-        rows = np.append(self._pool.rows(self._lines), np.int32(NO_NAME))
-        return rows[self._python]
 
     def calls(self, table: str) -> Column:
         """int32 string rows of call names without ABI suffixes."""
@@ -154,15 +142,6 @@ class Names:
         place = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         rows = self._pool.rows(texts)[place]
         return np.where(self._ids[place] == ids, rows, NO_NAME).astype(np.int32, copy=False)
-
-
-def _python_frames(frames: Frames, tables: Tables, pool: StringPool) -> tuple[Column, Handle]:
-    """Lines of the Python frames of CUDA calls: row of the kept texts per frame, -1."""
-    rows = frames.rows.get(CALLCHAINS)
-    if rows is None:
-        return np.empty(0, np.int32), pool.add(pa.array([], pa.string()))
-    code, lines = python_lines(rows, tables)
-    return code, pool.add(lines)
 
 
 def _texts_of(rows: Rows | None, column: str, pool: StringPool) -> Handle:

@@ -11,7 +11,7 @@ from nvprobe.load.nsys_frames import UNKNOWN, Frames, possible
 from nvprobe.load.nsys_identities import People
 from nvprobe.load.nsys_names import Names
 from nvprobe.load.nsys_payloads import DecodedPayloads
-from nvprobe.load.nsys_python import PYTHON_DOMAIN
+from nvprobe.load.nsys_python import PYTHON_DOMAINS
 from nvprobe.load.schema import Event
 from nvprobe.load.strings import distinct
 from nvprobe.load.tables import Rows
@@ -81,7 +81,7 @@ def read_annotations(
         payloads=None if decoded is None else events.payloads(decoded, pushed),
         spans=events.spans(spans),
         marks=events.marks(_among(kind, Event.MARK, Event.TEXT_MARK)),
-        domains=made[[one not in (_GIL, PYTHON_DOMAIN) for one in text]],
+        domains=made[[one not in (_GIL, *PYTHON_DOMAINS) for one in text]],
         thread_names=(events.thread[named], events.name[named]),
     )
 

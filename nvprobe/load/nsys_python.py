@@ -1,10 +1,11 @@
-"""Python call stacks that nsys sampled (``--python-sampling=true``).
+"""Python call stacks of nsys: sampled (``--python-sampling``), of CUDA calls (``-backtrace=cuda``).
 
-A sample is an NVTX mark in a domain of nsys's own; its binary payload is the stack: a header of
+Each is an NVTX mark in a domain of nsys's own; its binary payload is the stack: a header of
 ``_HEADER`` bytes, one word nothing here needs, thread state and number of frames (32 bits each),
-then per frame, innermost first, the string ids of function and file, and the line being run.
-Public readers of captures of 2025 and 2026 agree on this layout; what does not fit it is counted
-in a warning and left out.
+then per frame, innermost first, the string ids of function and file, and the line being run (32
+bits). Public readers of captures of 2025 and 2026 agree on this layout, and the schemas in exports
+of 2025.3 are the same for both; what does not fit is counted in a warning and left out. The mark of
+a CUDA call begins at the very nanosecond that the call begins at, on its thread.
 """
 
 from __future__ import annotations
@@ -17,36 +18,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.load.nsys_frames import PYTHON_SAMPLES, UNKNOWN, Frames
+from nvprobe.load.nsys_frames import PYTHON_BACKTRACES, PYTHON_SAMPLES, UNKNOWN, Frames
 from nvprobe.load.nsys_identities import People, process_key
 from nvprobe.load.schema import Event
 from nvprobe.load.strings import Handle, StringPool
 from nvprobe.load.tables import Rows, Tables
 from nvprobe.trace import CallChains, Column, Samples
 
-__all__ = ["PYTHON_DOMAIN", "PythonStacks", "set_apart"]
+__all__ = ["PYTHON_DOMAINS", "PythonStacks", "set_apart"]
 
 _EVENTS = "NVTX_EVENTS"
-PYTHON_DOMAIN = "Python Periodic Sampling"
-"""The NVTX domain of the samples."""
+PYTHON_DOMAINS = {
+    "Python Periodic Sampling": PYTHON_SAMPLES,
+    "Python Backtrace on CUDA": PYTHON_BACKTRACES,
+}
+"""NVTX domains of stacks, and the table that their marks are put into."""
+_WHAT = {PYTHON_SAMPLES: "Python samples", PYTHON_BACKTRACES: "Python back-traces"}
 _INSTALLED = r"^.*/(?:(?:site|dist)-packages|python3\.\d+)/"
 _WORD, _HEADER = 8, 32
 _FIXED, _FRAME = _HEADER + 2 * _WORD, 3 * _WORD
 
 
 def set_apart(frames: Frames, tables: Tables) -> None:
-    """Take the samples out of the NVTX events of ``frames``, into a table of their own."""
+    """Take the stacks out of the NVTX events of ``frames``, into tables of their own."""
     rows = frames.rows.get(_EVENTS)
-    domains = set() if rows is None else _domains(rows, tables)
+    domains = {} if rows is None else _domains(rows, tables)
     if rows is None or not domains:
         return
     process, domain = process_key(rows.ints("globalTid", UNKNOWN)), rows.ints("domainId", 0)
-    sample = np.zeros(len(rows), bool)
-    for key, number in domains:
-        sample |= (process == key) & (domain == number)
-    sample &= rows.ints("eventType", -1) == Event.MARK
-    frames.rows[PYTHON_SAMPLES] = rows.take(sample)
-    frames.rows[_EVENTS] = rows.take(~sample)
+    mark = rows.ints("eventType", -1) == Event.MARK
+    other = np.ones(len(rows), bool)
+    for table, ids in domains.items():
+        inside = np.zeros(len(rows), bool)
+        for key, number in ids:
+            inside |= (process == key) & (domain == number)
+        inside &= mark
+        frames.rows[table] = rows.take(inside)
+        other &= ~inside
+    frames.rows[_EVENTS] = rows.take(other)
 
 
 @dataclass(frozen=True)
@@ -62,22 +71,22 @@ class PythonStacks:
 
     @classmethod
     def read(
-        cls, frames: Frames, people: People, tables: Tables, pool: StringPool
+        cls, frames: Frames, people: People, tables: Tables, pool: StringPool, table: str
     ) -> PythonStacks | None:
-        """Read the samples into ``pool``; ``None`` where the export has none."""
-        marks = frames.rows.get(PYTHON_SAMPLES)
+        """Read the stacks of one table into ``pool``; ``None`` where the export has none."""
+        marks = frames.rows.get(table)
         if marks is None:
             return None
         size, words = _words(marks.blobs("binaryData"))
         sound = _fits(size, words)
         if lost := len(marks) - int(np.count_nonzero(sound)):
             frames.warnings.append(
-                f"{lost} Python samples have no stack that nvprobe can read (an export with "
+                f"{lost} {_WHAT[table]} have no stack that nvprobe can read (an export with "
                 "--include-blobs=true keeps them)"
             )
         stack, chain, depth, frame = _stacks(size, words, np.flatnonzero(sound))
         distinct, code = np.unique(frame, axis=0, return_inverse=True)
-        thread = people.thread(PYTHON_SAMPLES)[sound]
+        thread = people.thread(table)[sound]
         return cls(
             samples=Samples(
                 process=people.thread_process[thread],
@@ -98,19 +107,20 @@ class PythonStacks:
         return CallChains(chain=self.chain, depth=self.depth, symbol=rows[self.frame])
 
 
-def _domains(rows: Rows, tables: Tables) -> set[tuple[int, int]]:
-    """(process, id) of the domains that hold Python samples."""
+def _domains(rows: Rows, tables: Tables) -> dict[str, set[tuple[int, int]]]:
+    """(process, id) of the domains that hold Python stacks, by the table for their marks."""
     created = rows.take(rows.ints("eventType", -1) == Event.DOMAIN_CREATE)
     ids = created.ints("textId", UNKNOWN)
     known = np.unique(ids[ids != UNKNOWN])
     by_id = dict(zip(known.tolist(), tables.strings(known).to_pylist(), strict=True))
     process = process_key(created.ints("globalTid", UNKNOWN)).tolist()
     columns = created.texts("text").to_pylist(), ids.tolist(), created.ints("domainId", 0).tolist()
-    return {
-        (key, domain)
-        for key, text, name, domain in zip(process, *columns, strict=True)
-        if (text or by_id.get(name)) == PYTHON_DOMAIN
-    }
+    found: dict[str, set[tuple[int, int]]] = {}
+    for key, text, name, domain in zip(process, *columns, strict=True):
+        table = PYTHON_DOMAINS.get(text or by_id.get(name) or "")
+        if table is not None:
+            found.setdefault(table, set()).add((key, domain))
+    return found
 
 
 def _words(payloads: pa.ChunkedArray) -> tuple[Column, Column]:
@@ -148,7 +158,8 @@ def _stacks(size: Column, words: Column, rows: Column) -> tuple[Column, Column, 
     of_stack = pc.binary_length(coded.dictionary).to_numpy(zero_copy_only=False) // _FRAME
     chain = np.repeat(np.arange(len(of_stack)), of_stack)
     depth = np.arange(len(chain)) - np.repeat(np.cumsum(of_stack) - of_stack, of_stack)
-    return coded.indices.to_numpy(zero_copy_only=False), chain, depth, frames.astype(np.int64)
+    frames = frames.astype(np.int64) & np.array([-1, -1, 0xFFFFFFFF])  # behind the line is padding
+    return coded.indices.to_numpy(zero_copy_only=False), chain, depth, frames
 
 
 def _texts(frames: Column, tables: Tables) -> pa.StringArray:

@@ -48,7 +48,7 @@ COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OP} graphId graphExecId",
     "CUPTI_ACTIVITY_KIND_RUNTIME": f"{_TIMES} globalTid correlationId nameId callchainId",
     "CUPTI_ACTIVITY_KIND_DRIVER": f"{_TIMES} globalTid correlationId nameId callchainId",
-    "CUDA_CALLCHAINS": "id symbol module stackDepth",
+    "CUDA_CALLCHAINS": "id symbol stackDepth",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OP} eventId eventSyncId",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp deviceId contextId streamId correlationId "
     "globalPid eventId eventSyncId",

@@ -227,7 +227,7 @@ name  name  text  what the profiler did
 id      -       id      row
 chain   chain   number  what calls.stack refers to
 depth   depth   number  0 for the innermost frame
-symbol  symbol  text    function, or file:line of a Python frame
+symbol  symbol  text    function
 """),
 }
 """Columns of each table of events. A table that the capture lacks is left out."""

@@ -140,6 +140,9 @@ class Trace:
     sample_stacks: CallChains | None = None
     python_samples: Samples | None = None
     python_stacks: CallChains | None = None
+    backtraces: Samples | None = None
+    """Python stacks of CUDA calls: each at the time that its call begins at."""
+    backtrace_stacks: CallChains | None = None
     schedule: Schedule | None = None
     page_faults: PageFaults | None = None
     payload_fields: PayloadFields | None = None

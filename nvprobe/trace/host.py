@@ -86,9 +86,7 @@ class CallChains(Table):
     depth: Column = column("i4")
     """0 for the innermost frame."""
     symbol: Column = column("i4")
-    """The function's name; a bare address where it was not resolved; a Python frame's line."""
-    line: Column | None = column("i4", optional=True)
-    """``file:line`` of a Python frame, ``NO_NAME`` for a native one; ``None``: all are native."""
+    """The function's name; a bare address where it was not resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +195,15 @@ class OsCalls(Table):
 
 @dataclass(frozen=True, slots=True)
 class Samples(Table):
-    """Periodic samples of what threads did (``--sample``, ``--python-sampling``)."""
+    """What threads did: periodic samples (``--sample``, ``--python-sampling``), back-traces."""
 
     process: Column = column("i4")
     thread: Column = column("i4")
     time: Column = column("i8")
     cpu: Column = column("i4")
     stack: Column = column("i8")
-    """Chain of ``Trace.sample_stacks``, or of ``Trace.python_stacks`` (``train.py(12): step``)."""
+    """Chain of ``Trace.sample_stacks``, ``python_stacks`` (``train.py(12): step``) or
+    ``backtrace_stacks`` (the same)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 import tarfile
@@ -201,6 +202,7 @@ def _export(nsys: str, scratch: Path, name: str) -> None:
     whole = scratch / f"{name}.whole.sqlite"
     subprocess.run(
         [nsys, "export", "--type=sqlite", "--lazy=true", "--force-overwrite=true",
+         *(["--include-blobs=true"] if name.endswith("_backtraces") else []),
          f"--output={whole}", str(scratch / f"{name}.nsys-rep")],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
@@ -236,7 +238,7 @@ def slim(source: Path, target: Path) -> None:
     if "PROCESSES" in kept:
         connection.execute("UPDATE PROCESSES SET name = 'python3' WHERE name IS NOT NULL")
     if "StringIds" in kept:
-        used = set(_string_references(connection, kept))
+        used = {*_string_references(connection, kept), *_strings_of_stacks(connection)}
         for identity, text in connection.execute("SELECT id, value FROM StringIds").fetchall():
             if identity not in used:
                 connection.execute("DELETE FROM StringIds WHERE id = ?", (identity,))
@@ -271,6 +273,18 @@ def _string_references(connection: sqlite3.Connection, tables: list[str]) -> Ite
         for column in names.intersection(columns) if table != "StringIds" else ():
             query = f'SELECT DISTINCT "{column}" FROM "{table}"'
             yield from (row[0] for row in connection.execute(query) if isinstance(row[0], int))
+
+
+def _strings_of_stacks(connection: sqlite3.Connection) -> Iterator[int]:
+    """String ids of functions and files in Python back-traces: of each frame's three words two."""
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")]
+    if "binaryData" not in columns:
+        return
+    query = "SELECT CAST(binaryData AS BLOB) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL"
+    for (payload,) in connection.execute(query):
+        frames = payload[48:]  # behind the header and the number of frames
+        for function, file, _ in struct.iter_unpack("<QQQ", frames[: len(frames) // 24 * 24]):
+            yield from (function, file)
 
 
 def scrub_line(line: str) -> str:

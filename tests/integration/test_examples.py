@@ -15,7 +15,10 @@ from types import ModuleType
 
 import pytest
 
+from nvprobe.load import load
 from tests.conftest import ROOT
+from tests.unit.load.exports import kernel, launch
+from tests.unit.load.test_python_samples import STEP, domain, export, sample, stack
 
 NUMBERED = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 EXAMPLES = [path for path in NUMBERED if not path.name.startswith("00_")]  # that plants nothing
@@ -106,3 +109,14 @@ def test_what_is_fixed_or_has_back_traces_is_packed_apart(tmp_path: Path) -> Non
         module._pack(scratch, kind, tmp_path / "a.tar.xz")
         with tarfile.open(tmp_path / "a.tar.xz") as archive:
             assert archive.getnames() == [f"{name}.sidecar.jsonl", f"{name}.sqlite"]
+
+
+def test_names_of_frames_in_back_traces_are_kept(tmp_path: Path) -> None:
+    module = _capture_script()
+    calls, kernels = [launch(1, 100, 110)], [kernel(1, 120, 190)]
+    events = [domain(3, text="Python Backtrace on CUDA"), sample(100, stack((STEP, 12)))]
+    source = export(tmp_path, events, calls, kernels)
+    module.slim(source, tmp_path / "slim.sqlite")
+    trace = load(tmp_path / "slim.sqlite")
+    assert trace.backtrace_stacks is not None
+    assert trace.texts(trace.backtrace_stacks.symbol) == ["train.py(12): step"]

@@ -58,6 +58,8 @@ class Finding:
     """Set when findings are ranked, from ``saves_ns``."""
     ops: Column | None = field(default=None, repr=False, compare=False)
     """Op rows that it is about: their lines are looked up where Python frames are recorded."""
+    calls: Column | None = field(default=None, repr=False, compare=False)
+    """The same for call rows, where it is about calls that start nothing."""
     functions: tuple[str, ...] = ()
     """Functions without a range whose calls, where the sidecar tells them, are the cause."""
     roles: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from nvprobe.analyze.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.grouping import sums
-from nvprobe.analyze.waiting.lines import CodeLines, chain_lines, code_lines
+from nvprobe.analyze.waiting.lines import CodeLines, call_lines, code_lines
 from nvprobe.trace import Calls, Column
 
 __all__ = ["sampled_lines", "with_sources"]
@@ -34,11 +34,6 @@ def with_sources(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     return [lines.complete(one) for one in found]
 
 
-def _role(source: str) -> str:
-    """What a line is that a rule knows: frames of torch traces have the function behind them."""
-    return FUNCTION if source.endswith(")") else LINE
-
-
 class _Lines:
     """Looks lines up; what the capture has none of is asked for once."""
 
@@ -47,7 +42,7 @@ class _Lines:
 
     def complete(self, finding: Finding) -> Finding:
         """The finding with its sources and their roles."""
-        roles = finding.roles or tuple(map(_role, finding.sources))
+        roles = finding.roles or tuple(map(self._role, finding.sources))
         known = tuple(Line(*pair) for pair in zip(finding.sources, roles, strict=True))
         lines = (
             known + self._functions(finding)
@@ -59,6 +54,11 @@ class _Lines:
         for source, role in lines:
             unique.setdefault(source, role)
         return dataclasses.replace(finding, sources=tuple(unique), roles=tuple(unique.values()))
+
+    def _role(self, source: str) -> str:
+        """What a line is that a rule knows: frames of a torch trace have their function behind."""
+        frames = self.evidence.trace.frames
+        return FUNCTION if frames is not None and source.endswith(")") else LINE
 
     @cached_property
     def _places(self) -> CodePlaces | None:
@@ -82,37 +82,41 @@ class _Lines:
         return () if self._places is None else self._places.of(finding.path)
 
     def _back_traces(self, finding: Finding) -> tuple[Line, ...]:
-        """The lines that launched its ops, by the Python frames of their call stacks."""
-        if finding.ops is None or self._calls.callchain is None:
-            return ()
-        call = self.evidence.attribution.call[finding.ops]
-        chain = np.where(call >= 0, np.append(self._calls.callchain, -1)[call], -1)
-        row, labels = chain_lines(self.evidence.trace, chain)
-        return self._longest(finding.ops, row, labels, LINE)
+        """The lines that launched its ops, by Python back-traces of the calls."""
+        call, ns = self._about(finding)
+        row, labels = call_lines(self.evidence.trace, call)
+        return _longest(row, ns, labels, LINE)
 
     def _frames(self, finding: Finding) -> tuple[Line, ...]:
         """The functions that launched its ops, by the frames of a torch trace."""
-        if finding.ops is None or self._code_lines is None:
+        call, ns = self._about(finding)
+        if self._code_lines is None or not len(call):
             return ()
-        call = self.evidence.attribution.call[finding.ops]
         known = call >= 0
         row = np.full(len(call), -1, np.int64)
         row[known] = self._code_lines.at(
             self._calls.thread[call[known]], self._calls.start[call[known]]
         )
-        return self._longest(finding.ops, row, self._code_lines.labels, FUNCTION)
+        return _longest(row, ns, self._code_lines.labels, FUNCTION)
 
-    def _longest(
-        self, ops: Column, row: Column, labels: pa.StringArray, role: str
-    ) -> tuple[Line, ...]:
-        """The labels with most GPU time of some ops; ``row``: of the labels, per op, -1."""
-        duration = self.evidence.attribution.duration[ops]
-        spent = sums(row.astype(np.int64), duration, len(labels))
-        largest = np.argsort(-spent, kind="stable")[:_MOST]
-        least = max(_SHARE * int(duration.sum()), 1)
-        return tuple(
-            Line(str(labels[int(one)].as_py()), role) for one in largest if spent[one] >= least
-        )
+    def _about(self, finding: Finding) -> tuple[Column, Column]:
+        """(row of the call, -1; ns) of each op or call that a finding is about."""
+        if finding.calls is not None:
+            spent = self._calls.end[finding.calls] - self._calls.start[finding.calls]
+            return finding.calls, spent
+        attribution = self.evidence.attribution
+        ops = np.empty(0, np.int64) if finding.ops is None else finding.ops
+        return attribution.call[ops], attribution.duration[ops]
+
+
+def _longest(row: Column, ns: Column, labels: pa.StringArray, role: str) -> tuple[Line, ...]:
+    """The labels with most of the time; ``row``: of the labels, -1."""
+    spent = sums(row.astype(np.int64), ns, len(labels))
+    largest = np.argsort(-spent, kind="stable")[:_MOST]
+    least = max(_SHARE * int(ns.sum()), 1)
+    return tuple(
+        Line(str(labels[int(one)].as_py()), role) for one in largest if spent[one] >= least
+    )
 
 
 def sampled_lines(evidence: Evidence, inside: Column) -> tuple[str, ...]:

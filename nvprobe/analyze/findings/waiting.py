@@ -265,6 +265,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
         path=path,
         sources=(),
         functions=("torch.cuda.empty_cache",) if freed else (),
+        calls=rows,
         evidence={
             "allocating_calls": len(rows) - freed,
             "freeing_calls": freed,

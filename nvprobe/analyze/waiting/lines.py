@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting, nest
-from nvprobe.trace import Column, Trace
+from nvprobe.trace import CallChains, Column, Trace
 
 __all__ = [
     "NO_LINE",
     "CodeLines",
-    "chain_lines",
+    "call_lines",
     "code_lines",
     "frame_labels",
     "lines_behind",
+    "users_lines",
 ]
 
 NO_LINE = -1
@@ -109,28 +110,43 @@ def lines_behind(attribution: Attribution) -> CodeLines | None:
     return dataclasses.replace(lines, leader=leader)
 
 
-def chain_lines(trace: Trace, chains: Column) -> tuple[Column, pa.StringArray]:
-    """(int32 row of the labels, ``NO_LINE``, per given call chain; labels): the user's line.
+def call_lines(trace: Trace, calls: Column) -> tuple[Column, pa.StringArray]:
+    """(int32 row of the labels, ``NO_LINE``, per given row of the calls; labels): the user's line.
 
-    From the Python frames of native call stacks (``nsys --python-backtrace``): the innermost one
-    that is the user's, and the very line that it was running.
+    From the Python back-traces of CUDA calls (``nsys --python-backtrace=cuda``): the innermost
+    frame that is the user's, and the very line that it was running, ``train.py:31``.
     """
-    out, table = np.full(len(chains), NO_LINE, np.int32), trace.callchains
-    if table is None or table.line is None or not len(chains):
+    out = np.full(len(calls), NO_LINE, np.int32)
+    marks, stacks, table = trace.backtraces, trace.backtrace_stacks, trace.calls
+    if marks is None or stacks is None or table is None or not len(marks) or not len(calls):
         return out, pa.array([], pa.string())
-    names, code = np.unique(table.line, return_inverse=True)
-    texts = trace.strings.take(pa.array(names, mask=names < 0))
-    file = pc.replace_substring_regex(texts, r":\d+$", "")
-    users = pc.fill_null(pc.invert(pc.match_substring_regex(file, _NOT_THE_USERS)), False)
-    row = np.flatnonzero(users.to_numpy(zero_copy_only=False)[code])
-    chain = table.chain[row]
-    if not len(row):
-        return out, texts
-    # Rows are by chain and depth: what stands first of a chain is innermost.
-    first = np.minimum(np.searchsorted(chain, chains, "left"), len(row) - 1)
-    hit = chain[first] == chains
-    out[hit] = code[row[first[hit]]]
-    return out, texts
+    line, _, labels = frame_labels(trace, stacks.symbol)
+    of_stack = users_lines(stacks, line, int(marks.stack.max()) + 1)
+    times, place = np.unique(marks.time, return_inverse=True)
+    keys = place.ravel() + marks.thread.astype(np.int64) * len(times)
+    order = np.argsort(keys, kind="stable")
+    known = np.flatnonzero(calls >= 0)
+    start, thread = table.start[calls[known]], table.thread[calls[known]].astype(np.int64)
+    at = np.minimum(np.searchsorted(times, start), len(times) - 1)
+    wanted = at + thread * len(times)
+    found = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
+    hit = (keys[found] == wanted) & (times[at] == start)
+    out[known[hit]] = of_stack[marks.stack[found[hit]]]
+    return out, pc.replace_substring_regex(labels, r" \(.*\)$", "")
+
+
+def users_lines(stacks: CallChains, line: Column, size: int) -> Column:
+    """int32 per stack: the label of its innermost user's frame, ``NO_LINE``.
+
+    ``line`` has a label per row of the trace's strings, as :func:`frame_labels` gives it.
+    """
+    of_row = line[stacks.symbol]
+    users = np.flatnonzero(of_row != NO_LINE)
+    last = int(stacks.chain.max(initial=-1)) + 1
+    of_stack = np.full(max(last, size), NO_LINE, np.int32)
+    # Rows are by chain and depth: what is written last of a chain is its innermost.
+    of_stack[stacks.chain[users[::-1]]] = of_row[users[::-1]]
+    return of_stack
 
 
 def frame_labels(trace: Trace, names: Column) -> tuple[Column, Column, pa.StringArray]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from nvprobe.analyze.grouping import counts, distinct
 from nvprobe.analyze.waiting.lanes import Lanes
-from nvprobe.analyze.waiting.lines import NO_LINE, frame_labels
+from nvprobe.analyze.waiting.lines import NO_LINE, frame_labels, users_lines
 from nvprobe.attribute.intervals import sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
@@ -77,12 +77,7 @@ def line_samples(trace: Trace) -> LineSamples | None:
     if samples is None or stacks is None or not len(samples) or not len(stacks):
         return None
     line_of_text, _, labels = frame_labels(trace, stacks.symbol)
-    line = line_of_text[stacks.symbol]
-    users = np.flatnonzero(line != NO_LINE)
-    of_stack = np.full(int(max(stacks.chain.max(), samples.stack.max())) + 1, NO_LINE, np.int32)
-    # Rows are by chain and depth: what is written last of a chain is its innermost.
-    of_stack[stacks.chain[users[::-1]]] = line[users[::-1]]
-    line = of_stack[samples.stack]
+    line = users_lines(stacks, line_of_text, int(samples.stack.max()) + 1)[samples.stack]
     known = np.flatnonzero(line != NO_LINE)
     known = known[np.argsort(samples.time[known], kind="stable")]
     return LineSamples(samples.thread[known], samples.time[known], line[known], labels)

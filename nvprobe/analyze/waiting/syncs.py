@@ -20,7 +20,7 @@ from nvprobe.analyze.coverage import by_group
 from nvprobe.analyze.grouping import counts, distinct, sums
 from nvprobe.analyze.waiting.blocking import SyncCalls
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.lines import CodeLines, chain_lines
+from nvprobe.analyze.waiting.lines import CodeLines, call_lines
 from nvprobe.analyze.waiting.sampled import LineSamples
 from nvprobe.analyze.waiting.sync_operators import chain_operators, path_operators
 from nvprobe.attribute.intervals import runs, sorted_by
@@ -145,7 +145,7 @@ def _named(
         _marked(trace, waits, group),
         chain_operators(trace, chain),
         (operators.rows(path), operators.names),
-        chain_lines(trace, chain),
+        call_lines(trace, waits.call),
     ]
     if lines is not None:
         start = trace.calls.start[waits.call]

@@ -16,7 +16,7 @@ from nvprobe.attribute import attribute
 from nvprobe.report.console.advice import findings
 from nvprobe.report.console.view import TreeView
 from nvprobe.report.tables import document
-from nvprobe.trace import CallChains, Trace
+from nvprobe.trace import CallChains, Samples, Trace
 from nvprobe.trace.sidecar import CaptureRanges, ModuleCalls, Place, Sidecar
 from tests.unit.analyze.scenes import BF16_GEMM, FP32_GEMM, Scene, loop
 
@@ -228,24 +228,46 @@ def products(scene: Scene) -> None:
     scene.inside("forward", body)
 
 
+def behind(trace: Trace, stack: np.ndarray) -> Samples:
+    """A back-trace of each call."""
+    assert trace.calls is not None
+    calls = trace.calls
+    return Samples(calls.process, calls.thread, calls.start, np.zeros(len(calls)), stack)
+
+
 def test_a_back_trace_is_the_line_and_better_than_a_place() -> None:
     trace = traced(loop(products), place("forward", "t.py:9", "entered"))
     first = (analyze(attribute(trace)).findings or ())[0]
     assert (first.sources, first.roles) == (("t.py:9",), ("entered",))
     assert trace.calls is not None
-    names = pa.array(["net.py:31", "torch/nn/linear.py:7"])
+    names = pa.array(["net.py(31): forward", "torch/nn/linear.py(7): forward"])
     own = len(trace.strings)
-    chains = CallChains([1, 1], [0, 1], [own + 1, own], line=[own + 1, own])
     stacked = dataclasses.replace(
         trace,
         strings=pa.concat_arrays([trace.strings, names]),
-        calls=dataclasses.replace(trace.calls, callchain=np.ones(len(trace.calls), np.int64)),
-        callchains=chains,
+        backtraces=behind(trace, np.zeros(len(trace.calls), np.int64)),
+        backtrace_stacks=CallChains([0, 0], [0, 1], [own + 1, own]),
     )
     analysis = analyze(attribute(stacked))
     first = (analysis.findings or ())[0]
     assert (first.sources, first.roles) == (("net.py:31",), ("line",))
     assert "at net.py:31" in shown(analysis)
+
+
+def test_calls_that_start_nothing_have_back_traces_too() -> None:
+    trace = traced(loop(churn))
+    assert trace.calls is not None
+    own, kinds = len(trace.strings), trace.texts(trace.calls.name)
+    chain = [{"cudaMalloc": 1, "cudaFree": 2}.get(str(name), 0) for name in kinds]
+    names = pa.array(["other.py(1): f", "take.py(5): f", "give.py(8): f"])
+    stacked = dataclasses.replace(
+        trace,
+        strings=pa.concat_arrays([trace.strings, names]),
+        backtraces=behind(trace, np.array(chain)),
+        backtrace_stacks=CallChains([0, 1, 2], [0, 0, 0], [own, own + 1, own + 2]),
+    )
+    first = (analyze(attribute(stacked)).findings or ())[0]
+    assert (first.id, first.sources) == ("allocator", ("take.py:5", "give.py:8"))
 
 
 def test_places_stand_beside_the_ranges_in_the_json() -> None:
