@@ -83,14 +83,19 @@ class Nesting:
 
     def last_started(self, thread: Column, time: Column) -> Column:
         """Position of the last range of each thread with start <= time, -1 for none."""
+        if len(thread) and (thread == thread[0]).all():
+            return self._last_started_on(int(thread[0]), time)
         out = np.full(len(time), NO_ROW, np.int64)
         order = np.argsort(thread, kind="stable")
         for head, tail in slices(thread[order]):
             queries = order[head:tail]
-            low, high = self.first[thread[queries[0]]], self.first[thread[queries[0]] + 1]
-            at = np.searchsorted(self.start[low:high], time[queries], side="right")
-            out[queries] = np.where(at > 0, low + at - 1, NO_ROW)
+            out[queries] = self._last_started_on(int(thread[queries[0]]), time[queries])
         return out
+
+    def _last_started_on(self, thread: int, time: Column) -> Column:
+        low, high = self.first[thread], self.first[thread + 1]
+        at = np.searchsorted(self.start[low:high], time, side="right")
+        return np.where(at > 0, low + at - 1, NO_ROW)
 
     def innermost(self, last: Column, time: Column) -> Column:
         """The innermost open position at each instant, from ``last_started``; -1 for none.

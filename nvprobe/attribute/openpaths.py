@@ -64,14 +64,17 @@ class OpenPaths:
     def _on_thread(self, thread: Column, time: Column) -> Column:
         out = np.full(len(time), NO_PATH, np.int32)
         asked = np.flatnonzero(thread >= 0)
-        last = self.nesting.last_started(thread[asked], time[asked])
-        crossing = self.nesting.in_crossing(last, time[asked])
-        plain = np.flatnonzero(~crossing)
-        at = self.nesting.innermost(last[plain], time[asked[plain]])
-        out[asked[plain[at >= 0]]] = self.own[at[at >= 0]]
+        if len(asked) < len(time):
+            thread, time = thread[asked], time[asked]
+        last = self.nesting.last_started(thread, time)
+        crossing = self.nesting.in_crossing(last, time)
+        plain = slice(None) if not crossing.any() else np.flatnonzero(~crossing)
+        at = self.nesting.innermost(last[plain], time[plain])
+        found = at >= 0
+        out[asked[plain][found]] = self.own[at[found]]
         hard = np.flatnonzero(crossing)
         if len(hard):
-            query, position = self.nesting.open_chains(last[hard], time[asked[hard]])
+            query, position = self.nesting.open_chains(last[hard], time[hard])
             out[asked[hard]] = self.chain_paths(query, position, len(hard))
         return out
 
