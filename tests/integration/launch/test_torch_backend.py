@@ -58,6 +58,8 @@ def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
         assert word in result.err, "the summary"
     assert result.run["backend"] == "torch"
     assert result.run["steps"] == 20
+    analysis = json.loads((result.folder / "analysis.json").read_text())
+    assert [step["index"] for step in analysis["steps"]] == list(range(10))
 
 
 @pytest.mark.slow
