@@ -139,7 +139,7 @@ def _place(ordered: Column, values: Column) -> Column:
 
 
 def _describe(keys: Column, listed: Rows | None) -> tuple[Column, pa.Array]:
-    """Operating system pid and name of each process."""
+    """Operating system pid and name of each process; of a path its last part."""
     pids = np.where(keys < 0, -1, keys & _TID_MASK)
     names: list[str | None] = [None] * len(keys)
     if listed is not None:
@@ -148,7 +148,8 @@ def _describe(keys: Column, listed: Rows | None) -> tuple[Column, pa.Array]:
         for row, pid, name in zip(rows.tolist(), recorded.tolist(), texts, strict=True):
             if row >= 0:
                 pids[row] = pid if pid >= 0 else pids[row]
-                names[row] = name
+                path = name is not None and name.startswith("/")
+                names[row] = name.rpartition("/")[2] if path else name
     return pids, pa.array(names, pa.string())
 
 

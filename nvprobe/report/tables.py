@@ -17,7 +17,7 @@ from nvprobe.attribute.ledger import Entry
 from nvprobe.attribute.model import Kind, Method
 from nvprobe.report import advice, waits
 from nvprobe.report.rows import Row, numbers, path_texts, records
-from nvprobe.trace import Missing, OpKind, Table, Trace
+from nvprobe.trace import Column, Missing, OpKind, Table, Trace
 from nvprobe.version import __version__
 
 __all__ = ["SCHEMA", "document", "to_json"]
@@ -84,17 +84,31 @@ def _sources(trace: Trace) -> list[Row]:
 
 
 def _processes(analysis: Analysis) -> list[Row]:
+    """Those that recorded something: nsys lists whatever else ran on the machine, too."""
     trace, initiating = analysis.attribution.trace, analysis.attribution.initiating
     processes, tid = trace.processes, trace.threads.tid
+    rows = _recorded(trace)
     return records(
         {
-            "id": list(range(len(processes))),
-            "pid": processes.pid.tolist(),
-            "name": trace.texts(processes.name),
-            "rank": [rank if rank >= 0 else None for rank in processes.rank.tolist()],
-            "initiating_thread": [int(tid[t]) if t >= 0 else None for t in initiating.tolist()],
+            "id": rows.tolist(),
+            "pid": processes.pid[rows].tolist(),
+            "name": trace.texts(processes.name[rows]),
+            "rank": [rank if rank >= 0 else None for rank in processes.rank[rows].tolist()],
+            "initiating_thread": [
+                int(tid[t]) if t >= 0 else None for t in initiating[rows].tolist()
+            ],
         }
     )
+
+
+def _recorded(trace: Trace) -> Column:
+    """Rows of the processes that any event is of."""
+    found = np.zeros(len(trace.processes), bool)
+    for field in dataclasses.fields(trace):
+        rows = getattr(getattr(trace, field.name), "process", None)
+        if field.name != "threads" and isinstance(rows, np.ndarray):
+            found[rows[rows >= 0]] = True
+    return np.flatnonzero(found)
 
 
 def _clock(trace: Trace) -> Row:

@@ -129,6 +129,8 @@ def test_nothing_of_the_environment_is_written(launch: Launcher, nsys: Nsys) -> 
             assert "sesame-4711" not in text
             assert "hunter2" not in text
             assert str(launch.folder) not in text
+            assert os.path.dirname(sys.executable) not in text, file.name  # noqa: PTH120
+            assert "kworker" not in text, "what else runs on the machine"
 
 
 @pytest.mark.nsys
