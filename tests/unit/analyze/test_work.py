@@ -146,6 +146,8 @@ def test_a_convolution_with_its_stride_has_work(tmp_path: Path) -> None:
     assert step["work"]["flops_per_s"] == pytest.approx(flops / 1e-3)
     result = 8 * 128 * 28 * 28
     assert step["work"]["bytes"] == 4 * (8 * 64 * 56 * 56 + 128 * 64 * 9 + result)
+    tf32 = 132 * 2048 * 1.98e9  # FLOP/s of an H200, by its name
+    assert step["work"]["mfu"] == pytest.approx(flops / 1e-3 / tf32)
     assert "FLOPs of convolutions" not in [one.what for one in analysis.missing]
 
 
