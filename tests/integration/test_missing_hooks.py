@@ -42,6 +42,7 @@ TOUCHED = {
     False: {
         "torch._C._autograd._get_sequence_nr": "sequence numbers",
         "torch._C._dynamo.eval_frame.set_eval_frame": "switching Dynamo off",
+        "torch.cuda.is_initialized": "counters of the allocator",
     },
     True: {
         "torch._C._dynamo.eval_frame.set_code_exec_strategy": "skipping frames in Dynamo",
