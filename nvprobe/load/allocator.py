@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nvprobe.load.sidecar_file import is_whole
 from nvprobe.trace import NO_ROW, Column, Trace
 from nvprobe.trace.sidecar import AllocatorSamples
 
@@ -24,7 +25,7 @@ def allocator_samples(
 
     They are the devices that the process used, in order, where as many were sampled as used.
     """
-    rows = [row for row in rows if isinstance(row.get("time_ns"), int)]
+    rows = [row for row in rows if is_whole(row.get("time_ns"))]
     ordinal = _integers([row.get("device") for row in rows]).astype(np.int32)
     ops = trace.ops
     used = np.empty(0, np.int64) if ops is None else np.unique(ops.device[ops.process == process])
@@ -40,5 +41,5 @@ def allocator_samples(
 
 
 def _integers(values: list[Any]) -> Column:
-    known = [v if isinstance(v, int) and abs(v) < 1 << 63 else -1 for v in values]
+    known = [v if is_whole(v) else -1 for v in values]
     return np.array(known, np.int64)

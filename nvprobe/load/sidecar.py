@@ -9,104 +9,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.errors import InputError
 from nvprobe.load.allocator import allocator_samples
+from nvprobe.load.sidecar_file import SidecarFile, is_whole, read_sidecar, whole
+from nvprobe.load.sidecar_lines import (
+    MALFORMED,
+    compile_spans,
+    graph_break,
+    manifest,
+    recompile,
+    sync,
+    text_of,
+)
 from nvprobe.load.sidecar_places import places
 from nvprobe.load.sidecar_steps import StepRows, numbered
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
     CaptureRanges,
-    CompileSpan,
-    GraphBreak,
-    GraphManifest,
-    ManifestKernel,
-    ManifestNode,
     ModuleCalls,
-    Recompile,
     Sidecar,
-    SyncSource,
 )
 
 __all__ = ["SidecarFile", "merge_sidecars", "read_sidecar"]
 
-SCHEMA = "nvprobe.sidecar/1"
+T = TypeVar("T")
+
 _CLOCK_MARK = "nvprobe clock "
-_KINDS = ("graph", "graph_break", "recompile", "compile_span", "cudagraph", "sync", "root")
-
-
-@dataclasses.dataclass
-class SidecarFile:
-    """One file as it stands: times in unix ns, threads by their tid."""
-
-    file: str
-    header: dict[str, Any]
-    lines: dict[str, list[dict[str, Any]]]
-    """Lines of the kinds that matter here, by kind."""
-    modules: dict[str, list[Any]]
-    """Columns of the module rows."""
-    warnings: list[str]
-    allocator: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Readings of the allocator's counters."""
-    steps: dict[str, list[Any]] = dataclasses.field(default_factory=lambda: defaultdict(list))
-    """Columns of the step rows."""
-
-
-def read_sidecar(path: str | Path) -> SidecarFile:
-    """Read one file; a cut last line is dropped and told."""
-    path = Path(path)
-    found = SidecarFile(path.name, {}, defaultdict(list), defaultdict(list), [])
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    broken = 0
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    _take(decoder.decode(line), found)
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    broken += bool(line.strip())
-    except OSError as error:
-        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
-    if found.header.get("schema") != SCHEMA:
-        raise InputError(
-            f"{path.name}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
-        )
-    if broken:
-        found.warnings.append(f"{path.name}: {broken} incomplete lines of the sidecar are lost")
-    return found
-
-
-def _take(line: dict[str, Any], found: SidecarFile) -> None:
-    kind = line.get("kind")
-    if kind == "header" and not found.header:
-        found.header = line
-    elif kind in ("module", "step"):
-        table, columns = found.modules if kind == "module" else found.steps, line.get("columns", [])
-        for row in line.get("rows", []):
-            if isinstance(row, list) and len(row) == len(columns):
-                for name, value in zip(columns, row, strict=True):
-                    table[name].append(value)
-    elif kind == "allocator":
-        columns = line.get("columns", [])
-        found.allocator += [dict(zip(columns, row, strict=False)) for row in line.get("rows", [])]
-    elif kind == "place":
-        columns = line.get("columns", [])
-        rows = (row for row in line.get("rows", []) if isinstance(row, list))
-        found.lines["place"] += [dict(zip(columns, row, strict=False)) for row in rows]
-    elif kind == "truncated":
-        found.warnings.append(
-            f"{found.file}: the sidecar reached its limit; later rows are missing"
-        )
-    elif kind in _KINDS:
-        found.lines[kind].append(line)
 
 
 def merge_sidecars(trace: Trace, files: Sequence[SidecarFile]) -> Trace:
@@ -143,10 +77,12 @@ class _Merger:
         self.parts: dict[str, list[Any]] = defaultdict(list)
         self.sources: list[Source] = []
         self.warnings: list[str] = []
+        self.strange = 0
 
     def add(self, file: SidecarFile, process: int) -> None:
         """Take over one file."""
         self.warnings += file.warnings
+        self.strange = file.strange
         if process == NO_ROW:
             self.warnings.append(
                 f"{file.file}: its process {file.header.get('pid')} is not in the profile; left out"
@@ -164,17 +100,33 @@ class _Merger:
             self.steps.append(StepRows(process, _integers(file.steps["step"]), *times))
         if file.allocator and shift is not None:
             self.allocator.append(allocator_samples(self.original, file.allocator, process, shift))
-        for line in file.lines["cudagraph"]:
-            if line.get("event") == "capture":
-                self.captures.append(self._capture(line, process, shift))
-        self.parts["manifests"] += [_manifest(line, process) for line in file.lines["graph"]]
-        self.parts["breaks"] += [_break(line, process) for line in file.lines["graph_break"]]
-        self.parts["recompiles"] += [_recompile(line, process) for line in file.lines["recompile"]]
-        for line in file.lines["compile_span"]:
-            self.parts["compile_spans"] += _compile_span(line, process, shift)
-        self.parts["syncs"] += _syncs(file.lines["sync"], process)
-        self.parts["places"] += places(file.lines["place"], process)
-        self.parts["roots"] += [_text(line.get("name")) or "" for line in file.lines["root"]]
+        lines, parts = file.lines, self.parts
+        captures = [line for line in lines["cudagraph"] if line.get("event") == "capture"]
+        self.captures += self._each(captures, lambda line: self._capture(line, process, shift))
+        parts["manifests"] += self._each(lines["graph"], lambda line: manifest(line, process))
+        parts["breaks"] += self._each(lines["graph_break"], lambda line: graph_break(line, process))
+        parts["recompiles"] += self._each(lines["recompile"], lambda line: recompile(line, process))
+        spans = self._each(lines["compile_span"], lambda line: compile_spans(line, process, shift))
+        parts["compile_spans"] += [span for found in spans for span in found]
+        syncs = self._each(lines["sync"], lambda line: sync(line, process))
+        parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
+        parts["places"] += places(lines["place"], process)
+        parts["roots"] += [text_of(line.get("name")) or "" for line in lines["root"]]
+        if self.strange:
+            self.warnings.append(
+                f"{file.file}: {self.strange} lines or rows are not as the format has them "
+                "(docs/sidecar.md); left out"
+            )
+
+    def _each(self, lines: list[dict[str, Any]], convert: Callable[[dict[str, Any]], T]) -> list[T]:
+        """Every line converted; one that cannot be is counted."""
+        out = []
+        for line in lines:
+            try:
+                out.append(convert(line))
+            except MALFORMED:
+                self.strange += 1
+        return out
 
     def trace(self) -> Trace:
         """The original with everything added."""
@@ -229,6 +181,8 @@ class _Merger:
     def _capture(self, line: dict[str, Any], process: int, shift: int | None) -> CaptureRanges:
         ranges = [r for r in line.get("ranges", []) if isinstance(r, list) and len(r) >= 4]
         end = line.get("end_ns", 0)
+        if not whole({"thread": 0, "id": 0, **line}, ("thread", "id")):
+            raise ValueError("no thread or number")
         thread = self.threads.rows(process, [line.get("thread", 0)])
         return CaptureRanges(
             process=np.full(len(ranges), process),
@@ -239,7 +193,8 @@ class _Merger:
             end=_shifted([end if r[3] is None else r[3] for r in ranges], shift),
             name=np.array([self._name(str(r[0])) for r in ranges], np.int32),
             category=np.array(
-                [self._name(r[4]) if len(r) > 4 and r[4] else NO_NAME for r in ranges], np.int32
+                [self._name(str(r[4])) if len(r) > 4 and r[4] else NO_NAME for r in ranges],
+                np.int32,
             ),
         )
 
@@ -288,96 +243,8 @@ def _marked_shift(trace: Trace, process: int) -> int | None:
     return sorted(shifts)[len(shifts) // 2] if shifts else None
 
 
-def _manifest(line: dict[str, Any], process: int) -> GraphManifest:
-    kernels = tuple(
-        ManifestKernel(
-            name=str(kernel.get("name")),
-            extern=bool(kernel.get("extern")),
-            nodes=tuple(_node(node) for node in kernel.get("nodes") or []),
-        )
-        for kernel in line.get("kernels") or []
-    )
-    return GraphManifest(process, str(line.get("compile_id")), str(line.get("phase")), kernels)
-
-
-def _node(node: dict[str, Any]) -> ManifestNode:
-    module = node.get("module") or (None, None)
-    backward = bool(node.get("bwd"))
-    sequence = node.get("seq_nr")
-    return ManifestNode(
-        name=str(node.get("fx")),
-        op=str(node.get("op")),
-        module=_text(module[0]),
-        module_class=_text(module[1]),
-        source=_text(node.get("src")),
-        backward=backward,
-        recomputed=bool(node.get("from_node")) and not backward,
-        sequence=sequence if isinstance(sequence, int) else -1,
-    )
-
-
-def _break(line: dict[str, Any], process: int) -> GraphBreak:
-    return GraphBreak(
-        process=process,
-        compile_id=_text(line.get("compile_id")),
-        reason=str(line.get("reason") or ""),
-        source=_text(line.get("source")),
-        function=_text(line.get("function")),
-        stack=tuple(map(str, line.get("stack") or ())),
-    )
-
-
-def _recompile(line: dict[str, Any], process: int) -> Recompile:
-    reasons = line.get("reasons") or ([line["reason"]] if line.get("reason") else [])
-    return Recompile(
-        process=process,
-        compile_id=_text(line.get("compile_id")),
-        source=_text(line.get("source")),
-        function=_text(line.get("function")),
-        reasons=tuple(
-            str(one.get("guard")) if isinstance(one, dict) else str(one) for one in reasons
-        ),
-    )
-
-
-def _compile_span(line: dict[str, Any], process: int, shift: int | None) -> list[CompileSpan]:
-    start = line.get("start_unix_ns", line.get("start_ns"))
-    end = line.get("end_unix_ns", line.get("end_ns"))
-    if not isinstance(start, int) or not isinstance(end, int) or shift is None:
-        return []
-    hits = line.get("cache_hits")
-    return [
-        CompileSpan(
-            process=process,
-            compile_id=_text(line.get("compile_id")),
-            phase=str(line.get("phase") or "fwd"),
-            start=start + shift,
-            end=end + shift,
-            source=_text(line.get("source")),
-            function=_text(line.get("function")),
-            cache_hits=hits if isinstance(hits, int) else 0,
-            failed=_text(line.get("failed")),
-        )
-    ]
-
-
-def _syncs(lines: list[dict[str, Any]], process: int) -> list[SyncSource]:
-    """One a place; later lines carry the higher counts."""
-    places = {str(line.get("source")): line for line in lines}
-    return [
-        SyncSource(
-            process, place, tuple(map(str, line.get("stack") or ())), int(line.get("count", 1))
-        )
-        for place, line in places.items()
-    ]
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _integers(values: list[Any]) -> Column:
-    return np.array([v if isinstance(v, int) else -1 for v in values], np.int64)
+    return np.array([v if is_whole(v) else -1 for v in values], np.int64)
 
 
 def _shifted(values: list[Any], shift: int | None) -> Column:

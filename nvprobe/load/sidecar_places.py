@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nvprobe.load.sidecar_file import is_whole
 from nvprobe.trace.sidecar import Place
 
 __all__ = ["places"]
@@ -35,7 +36,7 @@ def _place(row: Mapping[str, Any], process: int) -> Place | None:
         source=source,
         stack=tuple(map(str, stack)) if isinstance(stack, list) else (),
         detail=_text(row.get("detail")),
-        count=count if isinstance(count, int) else 1,
+        count=count if isinstance(count, int) and is_whole(count) else 1,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,63 @@ def test_what_the_sampler_writes_is_what_is_read(tmp_path: Path) -> None:
     assert read.pop("process") == [0]
     del told["steps"], told["time_ns"]
     assert read == told
+
+
+STRANGE: list[Any] = [None, "x", -1, 1e308, 2**63, 2**80, [], {}, [1], {"a": 1}, True, [[None]]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_value_of_another_type_crashes(tmp_path: Path, seed: int) -> None:
+    """Every kind of line, values at any depth replaced at random: a Trace, and a count."""
+    rng = random.Random(seed)
+    span = {"kind": "compile_span", "compile_id": "0/0", "start_ns": ORIGIN, "end_ns": ORIGIN + 5}
+    node = {"fx": "a", "op": "b", "module": ["m", "M"], "src": "f:1", "seq_nr": 3}
+    capture = {
+        "kind": "cudagraph", "event": "capture", "id": 1, "thread": 70, "start_ns": ORIGIN,
+        "end_ns": ORIGIN + 9, "ranges": [["r", 0, ORIGIN, None, "module"]],
+    }  # fmt: skip
+    lines: list[dict[str, Any]] = [
+        MODULES,
+        {"kind": "step", "columns": ["step", "start_ns", "end_ns"], "rows": [[1, ORIGIN, 5]]},
+        {"kind": "allocator", "columns": ["time_ns", "device"], "rows": [[ORIGIN, 0]]},
+        {
+            "kind": "place",
+            "columns": ["name", "role", "source", "count"],
+            "rows": [["a", "b", "c", 1]],
+        },
+        {"kind": "graph", "compile_id": "0/0", "kernels": [{"name": "k", "nodes": [node]}]},
+        {"kind": "graph_break", "reason": "r", "source": "f:1", "stack": ["f:1"]},
+        {"kind": "recompile", "compile_id": "0/1", "reasons": [{"guard": "g"}]},
+        span,
+        capture,
+        {"kind": "sync", "source": "f:1", "stack": ["f:1"], "count": 2},
+        {"kind": "root", "name": "Net"},
+    ]
+    lines = json.loads(json.dumps(lines))
+    for _ in range(rng.randint(1, 8)):
+        _spoil(rng, rng.choice(lines))
+    found = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, *lines))])
+    assert found.sidecar is not None
+    assert len(found.sidecar.modules) <= 2
+
+
+def _spoil(rng: random.Random, value: Any) -> None:
+    """Replace something inside an object or a list."""
+    keys = [key for key in value if key != "kind"] if isinstance(value, dict) else range(len(value))
+    if not keys:
+        return
+    key = rng.choice(list(keys))
+    if isinstance(value[key], (dict, list)) and value[key] and rng.random() < 0.7:
+        _spoil(rng, value[key])
+    else:
+        value[key] = rng.choice(STRANGE)
+
+
+def test_what_is_not_as_documented_is_counted(tmp_path: Path) -> None:
+    rows = [*MODULES["rows"], ["fwd:x", "seventy", 1, 2, 3, 4], ["short"], 5]
+    lines = [{**MODULES, "rows": rows}, {"kind": "sync", "source": "f:1", "count": "often"}]
+    found = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, *lines))])
+    assert found.sidecar is not None
+    assert (len(found.sidecar.modules), found.sidecar.syncs) == (2, ())
+    (warning,) = found.warnings
+    assert warning.startswith("sidecar.2.70.jsonl: 4 lines or rows are not as the format has them")

@@ -1,0 +1,119 @@
+"""One sidecar as it stands (docs/sidecar.md): its lines by kind, its rows by column.
+
+A line or row that is not as documented is counted, never guessed at: a sidecar is text that anybody
+may have written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nvprobe.errors import InputError
+
+__all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
+
+SCHEMA = "nvprobe.sidecar/1"
+_KINDS = ("graph", "graph_break", "recompile", "compile_span", "cudagraph", "sync", "root")
+_MODULE = ("thread", "first_seq", "last_seq", "start_ns", "end_ns")
+_MOST = 2**61
+"""Greater numbers are no times and no counts; sums of those within cannot wrap."""
+
+
+@dataclasses.dataclass
+class SidecarFile:
+    """One file as it stands: times in unix ns, threads by their tid."""
+
+    file: str
+    header: dict[str, Any]
+    lines: dict[str, list[dict[str, Any]]]
+    """Lines of the kinds that matter here, by kind."""
+    modules: dict[str, list[Any]]
+    """Columns of the module rows."""
+    warnings: list[str]
+    allocator: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Readings of the allocator's counters."""
+    steps: dict[str, list[Any]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """Columns of the step rows."""
+    strange: int = 0
+    """Lines and rows that are not as documented."""
+
+
+def read_sidecar(path: str | Path) -> SidecarFile:
+    """Read one file; a cut last line is dropped and told."""
+    path = Path(path)
+    found = SidecarFile(path.name, {}, defaultdict(list), defaultdict(list), [])
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    broken = 0
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    _take(decoder.decode(line), found)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    broken += bool(line.strip())
+    except OSError as error:
+        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
+    if found.header.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path.name}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
+        )
+    if broken:
+        found.warnings.append(f"{path.name}: {broken} incomplete lines of the sidecar are lost")
+    return found
+
+
+def _take(line: dict[str, Any], found: SidecarFile) -> None:
+    kind = line.get("kind")
+    if kind == "header" and not found.header:
+        found.header = line
+    elif kind == "module":
+        for row in _rows(line, found):
+            if isinstance(row.get("module"), str) and whole(row, _MODULE):
+                for name in ("module", *_MODULE):
+                    found.modules[name].append(row[name])
+            else:
+                found.strange += 1
+    elif kind == "step":
+        for row in _rows(line, found):
+            for name in ("step", "start_ns", "end_ns"):
+                found.steps[name].append(row.get(name))
+    elif kind == "allocator":
+        found.allocator += _rows(line, found)
+    elif kind == "place":
+        found.lines["place"] += _rows(line, found)
+    elif kind == "truncated":
+        found.warnings.append(
+            f"{found.file}: the sidecar reached its limit; later rows are missing"
+        )
+    elif kind in _KINDS:
+        found.lines[kind].append(line)
+
+
+def _rows(line: dict[str, Any], found: SidecarFile) -> Iterator[dict[str, Any]]:
+    """The rows of a line by column; those of another length are counted."""
+    columns, rows = line.get("columns"), line.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        found.strange += 1
+        return
+    names = [str(name) for name in columns]
+    for row in rows:
+        if isinstance(row, list) and len(row) == len(names):
+            yield dict(zip(names, row, strict=True))
+        else:
+            found.strange += 1
+
+
+def whole(row: dict[str, Any], names: tuple[str, ...]) -> bool:
+    """Whether all of these values are whole numbers."""
+    return all(is_whole(row.get(name)) for name in names)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer that can be a time or a count."""
+    return isinstance(value, int) and abs(value) < _MOST
