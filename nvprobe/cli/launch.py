@@ -87,6 +87,9 @@ class _OptionsBeforeProgram(click.Command):
 )
 @click.option("--call-chains", is_flag=True, help="Native stacks of synchronising calls (slow).")
 @click.option("--python-backtraces", is_flag=True, help="Python stacks of CUDA calls (slow).")
+@click.option(
+    "--python-samples", is_flag=True, help="Sample the line that Python runs, 1,000 times a second."
+)
 @click.option("--memory-usage", is_flag=True, help="Record GPU allocations (slower).")
 @click.option("--os-calls", is_flag=True, help="Record operating system calls (large files).")
 @click.option(
@@ -166,8 +169,8 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
     )
     same = (
         "output force backend warmup depth modules kernels_in_graphs gpu_metrics sync_lines "
-        "call_chains python_backtraces memory_usage os_calls with_torch_trace measure_overhead "
-        "export_kind"
+        "call_chains python_backtraces python_samples memory_usage os_calls with_torch_trace "
+        "measure_overhead export_kind"
     )
     return LaunchOptions(
         **{name: given[name] for name in same.split()},

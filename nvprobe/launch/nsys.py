@@ -119,6 +119,8 @@ def _extras(flags: _Flags, options: LaunchOptions) -> None:
         flags.add_if("--cudabacktrace", which, "call chains are not recorded")
     if options.python_backtraces:
         flags.add_if("--python-backtrace", "cuda", "Python back-traces are not recorded")
+    if options.python_samples:
+        flags.add_if("--python-sampling", "true", "Python is not sampled")
     if options.memory_usage:
         flags.add_if("--cuda-memory-usage", "true", "memory usage is not recorded")
 

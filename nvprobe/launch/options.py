@@ -69,6 +69,7 @@ class LaunchOptions:
     sync_lines: bool = True
     call_chains: bool = False
     python_backtraces: bool = False
+    python_samples: bool = False
     memory_usage: bool = False
     os_calls: bool = False
     with_torch_trace: bool = False

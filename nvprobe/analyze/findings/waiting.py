@@ -316,7 +316,7 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
     per_step = launches / len(evidence.steady)
     if a_launch > LAUNCH_NS or per_step < FEW_LAUNCHES:
         lines = sampled_lines(evidence, _paths_below(paths, path))
-        see = "record Python stacks (nvprobe launch --with-torch-trace) to see what it does"
+        see = "sample Python (nvprobe launch --python-samples) to see which lines it runs"
         yield Finding(
             "host_work", f"The GPU waits for the host's own work in {named(paths, path)}",
             path, lines, facts, (0, total),

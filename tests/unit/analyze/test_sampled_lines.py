@@ -180,7 +180,7 @@ def test_a_finding_about_the_hosts_work_names_the_sampled_lines(tmp_path: Path) 
     )
     (finding,) = [one for one in analyze(attribute(load(path))).findings if one.id == "host_work"]
     assert (finding.sources, finding.roles) == (("data/loader.py:40 (load)",), ("line",))
-    assert not any("record Python stacks" in advice for advice in finding.advice)
+    assert not any("--python-samples" in advice for advice in finding.advice)
 
 
 def test_a_sample_inside_a_wait_tells_its_line(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ NEW = Nsys(
             "--gpu-metrics-devices",
             "--gpu-metrics-frequency",
             "--python-backtrace",
+            "--python-sampling",
             "--cudabacktrace",
         ],
         "",
@@ -76,6 +77,15 @@ def test_steps_open_the_window_with_cuda_or_else_with_a_range() -> None:
     )
     for named in (cuda, ranges):
         assert named["--capture-range-end"] == "stop", "the default terminates the program"
+
+
+def test_python_is_sampled_where_nsys_can() -> None:
+    asked = LaunchOptions(python_samples=True)
+    old, notes = flags(OLD, asked)
+    assert "--python-sampling" not in old
+    assert notes == ["nsys 2022.4.2 has no --python-sampling: Python is not sampled"]
+    new, notes = flags(NEW, asked)
+    assert (new["--python-sampling"], new["--sample"], notes) == ("true", "none", [])
 
 
 def test_a_window_of_time() -> None:
