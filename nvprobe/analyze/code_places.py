@@ -75,8 +75,10 @@ class CodePlaces:
             found = [one for one in found if one.detail in around] or found
         return tuple(Line(one.source, one.role) for one in _likeliest(found))
 
-    def functions(self, names: Sequence[str], details: Iterable[str] = ()) -> tuple[Line, ...]:
-        """The lines at which functions without a range are called again and again.
+    def functions(
+        self, names: Sequence[str], details: Iterable[str] = ()
+    ) -> tuple[tuple[Line, ...], str | None]:
+        """The lines at which functions without a range are called again and again; which they are.
 
         Args:
             names: The functions.
@@ -86,11 +88,12 @@ class CodePlaces:
         found = [one for name in names for one in self._functions.get(name, ()) if one.count > 1]
         wanted = set(details)
         found = [one for one in found if one.detail in wanted] or found
-        lines = []
-        for one in sorted(found, key=lambda one: -one.count)[:_MOST]:
+        lines, largest = [], sorted(found, key=lambda one: -one.count)[:_MOST]
+        for one in largest:
             roles = ("called", *[FROM] * (len(one.stack) - 1))
             lines += [Line(*pair) for pair in zip(one.stack or (one.source,), roles, strict=True)]
-        return tuple(dict.fromkeys(lines))
+        called = ", ".join(dict.fromkeys(one.name for one in largest))
+        return tuple(dict.fromkeys(lines)), called or None
 
     def _name(self, path: int) -> str:
         return str(self.paths.names[int(self.paths.name[path])].as_py())

@@ -44,8 +44,9 @@ class _Lines:
         """The finding with its sources and their roles."""
         roles = finding.roles or tuple(map(self._role, finding.sources))
         known = tuple(Line(*pair) for pair in zip(finding.sources, roles, strict=True))
+        called, function = self._functions(finding)
         lines = (
-            known + self._functions(finding)
+            known + called
             or self._back_traces(finding)
             or self._frames(finding)
             or self._place(finding)
@@ -53,7 +54,10 @@ class _Lines:
         unique: dict[str, str] = {}
         for source, role in lines:
             unique.setdefault(source, role)
-        return dataclasses.replace(finding, sources=tuple(unique), roles=tuple(unique.values()))
+        facts = {**finding.evidence, "function": function} if called else finding.evidence
+        return dataclasses.replace(
+            finding, sources=tuple(unique), roles=tuple(unique.values()), evidence=facts
+        )
 
     def _role(self, source: str) -> str:
         """What a line is that a rule knows: frames of a torch trace have their function behind."""
@@ -73,9 +77,9 @@ class _Lines:
         calls = self.evidence.trace.calls
         return calls if calls is not None else Calls.empty()
 
-    def _functions(self, finding: Finding) -> tuple[Line, ...]:
+    def _functions(self, finding: Finding) -> tuple[tuple[Line, ...], str | None]:
         if self._places is None or not finding.functions:
-            return ()
+            return (), None
         return self._places.functions(finding.functions, ("default", *finding.sources))
 
     def _place(self, finding: Finding) -> tuple[Line, ...]:

@@ -138,11 +138,21 @@ def _one(number: int, finding: Finding, window: int) -> RenderableType:
 def _where(finding: Finding) -> str:
     """Its lines in words; those that the title names already are left out."""
     words = [
-        f"{_WORDS.get(role, 'near')} {plain(source).plain}"
+        f"{_word(finding, role)} {plain(source).plain}"
         for source, role in zip(finding.sources, finding.roles, strict=True)
         if source not in finding.title
     ]
     return ", ".join(words)
+
+
+def _word(finding: Finding, role: str) -> str:
+    """How a line of a finding is told; of a function without a range, with its name."""
+    function = finding.evidence.get("function")
+    word = _WORDS.get(role, "near")
+    if role != "called" or function in (None, "torch.compile"):
+        return word
+    names = [plain(one.rpartition(".")[2]).plain for one in str(function).split(", ")]
+    return f"{' and '.join(names)} {word}"
 
 
 def _hanging(mark: str, body: RenderableType) -> RenderableType:

@@ -200,7 +200,8 @@ def test_an_exposed_copy_names_the_wait_of_the_compute_and_who_asks_for_it() -> 
     first = (analysis.findings or ())[0]
     assert (first.id, first.sources) == ("exposed_copy", ("t.py:3", "t.py:44"))
     assert first.roles == ("called", "from")
-    assert "called at t.py:3, from t.py:44" in shown(analysis)
+    assert first.evidence["function"] == wait
+    assert "wait_stream called at t.py:3, from t.py:44" in shown(analysis)
     assert (analysis_of(loop(exposed), block).findings or ())[0].sources == ("t.py:40",)
 
 
