@@ -28,7 +28,7 @@ from nvprobe.load.sidecar_lines import (
 )
 from nvprobe.load.sidecar_places import places
 from nvprobe.load.sidecar_steps import StepRows, numbered
-from nvprobe.trace import NO_NAME, NO_ROW, Column, Source, Threads, Trace
+from nvprobe.trace import NO_NAME, Column, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
     CaptureRanges,
@@ -47,18 +47,18 @@ def merge_sidecars(trace: Trace, files: Sequence[SidecarFile]) -> Trace:
     """The Trace with ``sidecar`` filled in; files that belong to no process are told."""
     merger = _Merger(trace)
     for file in files:
-        merger.add(file, _process_of(trace, file, alone=len(files) == 1))
+        merger.add(file, _processes_of(trace, file, alone=len(files) == 1))
     return merger.trace()
 
 
-def _process_of(trace: Trace, file: SidecarFile, *, alone: bool) -> int:
-    """Row of the process that wrote the file, -1 where none did."""
+def _processes_of(trace: Trace, file: SidecarFile, *, alone: bool) -> list[int]:
+    """Rows of the process that wrote the file: one, but of several torch traces one each."""
     for key, wanted in (("pid", trace.processes.pid), ("rank", trace.processes.rank)):
         value = file.header.get(key)
         rows = np.flatnonzero(wanted == (value if isinstance(value, int) else -2))
-        if len(rows) == 1:
-            return int(rows[0])
-    return 0 if alone and len(trace.processes) == 1 else NO_ROW
+        if len(rows) == 1 or (len(rows) and key == "pid"):
+            return [int(row) for row in rows]
+    return [0] if alone and len(trace.processes) == 1 else []
 
 
 class _Merger:
@@ -79,11 +79,11 @@ class _Merger:
         self.warnings: list[str] = []
         self.strange = 0
 
-    def add(self, file: SidecarFile, process: int) -> None:
-        """Take over one file."""
+    def add(self, file: SidecarFile, rows: list[int]) -> None:
+        """Take over one file for the rows of its process."""
         self.warnings += file.warnings
         self.strange = file.strange
-        if process == NO_ROW:
+        if not rows:
             self.warnings.append(
                 f"{file.file}: its process {file.header.get('pid')} is not in the profile; left out"
             )
@@ -91,19 +91,38 @@ class _Merger:
         version = file.header.get("nvprobe")
         self.sources.append(Source("sidecar", file.file, version and str(version)))
         rank = file.header.get("rank")
-        if isinstance(rank, int) and self.rank[process] < 0:
-            self.rank[process] = rank
-        shift = self._shift(process)
+        for process in rows:
+            if is_whole(rank) and 0 <= int(rank or 0) < 1 << 31 and self.rank[process] < 0:
+                self.rank[process] = int(rank or 0)
+        for later in rows[1:]:
+            counted = self.strange
+            self._owners(file, later, self._shift(later))
+            self.strange = counted  # every row counts the same lines
+        shift = self._shift(rows[0])
+        self._owners(file, rows[0], shift)
+        self._events(file, rows[0], shift)
+        if self.strange:
+            self.warnings.append(
+                f"{file.file}: {self.strange} lines or rows are not as the format has them "
+                "(docs/sidecar.md); left out"
+            )
+
+    def _owners(self, file: SidecarFile, process: int, shift: int | None) -> None:
+        """What says whom work belongs to: modules, steps, captures, kernels of graphs."""
         self.modules.append(self._modules(file.modules, process, shift))
         if shift is not None and file.steps["step"]:
             times = (_shifted(file.steps[name], shift) for name in ("start_ns", "end_ns"))
             self.steps.append(StepRows(process, _integers(file.steps["step"]), *times))
+        lines = file.lines
+        captures = [line for line in lines["cudagraph"] if line.get("event") == "capture"]
+        self.captures += self._each(captures, lambda line: self._capture(line, process, shift))
+        self.parts["manifests"] += self._each(lines["graph"], lambda line: manifest(line, process))
+
+    def _events(self, file: SidecarFile, process: int, shift: int | None) -> None:
+        """What happened, each once."""
         if file.allocator and shift is not None:
             self.allocator.append(allocator_samples(self.original, file.allocator, process, shift))
         lines, parts = file.lines, self.parts
-        captures = [line for line in lines["cudagraph"] if line.get("event") == "capture"]
-        self.captures += self._each(captures, lambda line: self._capture(line, process, shift))
-        parts["manifests"] += self._each(lines["graph"], lambda line: manifest(line, process))
         parts["breaks"] += self._each(lines["graph_break"], lambda line: graph_break(line, process))
         parts["recompiles"] += self._each(lines["recompile"], lambda line: recompile(line, process))
         spans = self._each(lines["compile_span"], lambda line: compile_spans(line, process, shift))
@@ -112,11 +131,6 @@ class _Merger:
         parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
         parts["places"] += places(lines["place"], process)
         parts["roots"] += [text_of(line.get("name")) or "" for line in lines["root"]]
-        if self.strange:
-            self.warnings.append(
-                f"{file.file}: {self.strange} lines or rows are not as the format has them "
-                "(docs/sidecar.md); left out"
-            )
 
     def _each(self, lines: list[dict[str, Any]], convert: Callable[[dict[str, Any]], T]) -> list[T]:
         """Every line converted; one that cannot be is counted."""

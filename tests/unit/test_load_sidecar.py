@@ -335,3 +335,22 @@ def test_what_is_not_as_documented_is_counted(tmp_path: Path) -> None:
     assert (len(found.sidecar.modules), found.sidecar.syncs) == (2, ())
     (warning,) = found.warnings
     assert warning.startswith("sidecar.2.70.jsonl: 4 lines or rows are not as the format has them")
+
+
+def test_a_process_with_several_traces_has_its_modules_in_each(tmp_path: Path) -> None:
+    """Cycles of a profiler: what says whom work belongs to counts for each, an event once."""
+    two = np.zeros(2, np.int32)
+    both = dataclasses.replace(
+        trace(),
+        processes=Processes(key=two, pid=two + 70, name=two - 1, rank=two - 1),
+        threads=Threads(process=np.array([0, 1]), tid=two + 70, name=two - 1),
+    )
+    lines = [MODULES, {"kind": "sync", "source": "f:1", "count": 4}, {"kind": "sync", "count": []}]
+    found = merge_sidecars(both, [read_sidecar(write(tmp_path, HEADER, *lines))])
+    assert found.sidecar is not None
+    assert sorted(found.sidecar.modules.process.tolist()) == [0, 0, 1, 1]
+    assert len(found.sidecar.syncs) == 1
+    assert found.processes.rank.tolist() == [2, 2]
+    assert "1 lines or rows" in found.warnings[0]
+    wide = {**HEADER, "rank": 2**40}
+    assert merge_sidecars(both, [read_sidecar(write(tmp_path, wide))]).processes.rank[0] == -1
