@@ -182,3 +182,28 @@ def _doubled(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _doubled(inner) for key, inner in value.items() if key != "threads"}
     return 2 * value
+
+
+def test_cycles_beside_a_profile(corpus: Path, tmp_path: Path) -> None:
+    """A real torch trace cut in two between its steps gives the owners that the whole one gives."""
+    profile, source = corpus / "nsys/h200/eager_kcpu.sqlite", "kineto/h200/eager_kcpu.json.gz"
+    text = json.loads(gzip.decompress((corpus / source).read_bytes()))
+    timed = [event for event in text["traceEvents"] if event["ph"] == "X"]
+    others = [event for event in text["traceEvents"] if event["ph"] not in ("X", "i")]
+    middle = next(event["ts"] for event in timed if event["name"] == "step 6") - 10
+    parts = {
+        "a": [event for event in timed if event["ts"] + event["dur"] <= middle],
+        "b": [event for event in timed if event["ts"] >= middle],
+    }
+    for name, part in parts.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**text, "traceEvents": others + part}))
+    whole = attribute(load(profile, corpus / source))
+    parted = attribute(load(profile, tmp_path / "a.json", tmp_path / "b.json"))
+    owners = [
+        [texts[owner] if owner >= 0 else None for owner in found.owner.tolist()]
+        for found, texts in ((one, one.paths.texts()) for one in (whole, parted))
+    ]
+    assert len(owners[0]) == 668
+    assert owners[0] == owners[1]
+    assert parted.trace.clock == whole.trace.clock
+    assert parted.trace.unrecorded == ()
