@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.nsys import Nsys
-from tests.integration.launch.conftest import Launcher, Result, left_after_a_while, ranges_in
+from tests.integration.launch.conftest import Launcher, Result, left_after_a_while
 
 pytestmark = pytest.mark.nsys
 
@@ -280,7 +280,7 @@ def test_an_importer_that_is_not_where_nsys_looks(
     program = launch.script("import nvprobe\nwith nvprobe.range('work'): pass")
     result = launch(program)
     assert result.code == 0
-    assert "work" in ranges_in(result.folder / "report.sqlite"), result.err
+    assert "work" in result.ranges(), result.err
 
 
 def test_nsys_hangs_after_the_program(launch: Launcher, nsys: Nsys) -> None:
