@@ -20,7 +20,7 @@ from nvprobe.report.advice import finding_rows
 RECORDED: dict[str, tuple[str, list[str]]] = {
     "kineto/h200/compile.json.gz": (
         "launch-bound in step",
-        ["launch_bound", "pageable_copy", "fp32_gemm"],
+        ["launch_bound", "pageable_copy", "host_work", "fp32_gemm"],
     ),
     "kineto/h200/eager.json.gz": (
         "launch-bound in step",
@@ -92,7 +92,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "kineto/public/nccl.json.gz": (
         "launch-bound in ProfilerStep",
-        ["launch_bound", "exposed_communication", "elementwise_chain"],
+        ["launch_bound", "host_work", "exposed_communication", "elementwise_chain"],
     ),
     "kineto/public/ns_resolution.json.gz": (
         "GPU-bound",

@@ -14,6 +14,7 @@ from nvprobe.analyze.allocator import allocator_use
 from nvprobe.analyze.findings.capture import memory_growth, memory_limit, profiler_cost
 from nvprobe.analyze.findings.compilation import compilation, graph_breaks
 from nvprobe.analyze.findings.dominance import latency_bound_kernel, underfilled_kernel
+from nvprobe.analyze.findings.host import host_bound
 from nvprobe.analyze.findings.kernels import (
     elementwise_chains,
     fp32_products,
@@ -25,7 +26,6 @@ from nvprobe.analyze.findings.sources import with_sources
 from nvprobe.analyze.findings.traffic import exposed_communication, exposed_copies, graph_gaps
 from nvprobe.analyze.findings.waiting import (
     allocation,
-    host_bound,
     input_wait,
     pageable_copies,
     synchronisation,

@@ -1,8 +1,8 @@
-"""Findings about an idle GPU: synchronising calls, data, allocation, launches, host work.
+"""Findings about an idle GPU: synchronising calls, pageable copies, data, allocation.
 
 Idle is charged to causes and paths by :mod:`nvprobe.analyze.waiting.idle`; these rules only say
-what the charges mean. Low ends are half (for launches: a quarter) of the idle time: under a
-profiler the host is slower than alone, so the gaps are longer.
+what the charges mean. Low ends are half of the idle time: under a profiler the host is slower than
+alone, so the gaps are longer.
 """
 
 from __future__ import annotations
@@ -12,29 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.code_places import LINE
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
-from nvprobe.analyze.findings.sources import sampled_lines
-from nvprobe.analyze.grouping import push_up, sums
+from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.launches import calls_named
-from nvprobe.attribute.model import PathTable
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["allocation", "host_bound", "input_wait", "pageable_copies", "synchronisation"]
+__all__ = ["allocation", "input_wait", "pageable_copies", "synchronisation"]
 
 PAGEABLE, HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 1, 2
 SLOWEST_PINNED_BYTES_NS = 12.0
 """Bytes a nanosecond that pinned memory reaches on any current bus (PCIe 3, 16 lanes)."""
-LAUNCH_NS = 200_000
-"""A host that takes longer than this a launch does more than launching."""
-SHORT_KERNEL_NS = 20_000
 LITTLE = 0.02
-PLAIN = 0.05
-"""Less of the window than this is no bottleneck."""
-FEW_LAUNCHES = 10
-"""A step with fewer launches is not bound by them."""
 MANY = 20
 """Without steps: done as often as this, it is done in a loop."""
 _ALLOCATION = (
@@ -281,85 +271,6 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
             "reuse buffers of fixed size; fewer different shapes",
         ),
     )
-
-
-def host_bound(evidence: Evidence) -> Iterator[Finding]:
-    """The GPU is idle while the host launches (launch-bound) or does something else.
-
-    Beside long kernels launching is never the limit: a host that is late there was held before.
-    """
-    if not evidence.idle_trusted or not evidence.repeats:
-        return
-    paths = evidence.attribution.paths
-    idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
-    idle = np.maximum(idle - evidence.explained_idle(len(idle)), 0)
-    total = int(idle.sum())
-    path = common_path(paths, idle)
-    inside = _below(evidence, path)
-    kernels = inside & (evidence.ops.kind == OpKind.KERNEL) & (evidence.ops.graph_node == 0)
-    kernels &= _called_in_steady(evidence)
-    launches = int(kernels.sum())
-    if not launches or total < PLAIN * evidence.window_ns:
-        return
-    typical = int(np.median(evidence.attribution.duration[kernels]))
-    here = int(push_up(paths, idle[:-1])[path]) if path >= 0 else total
-    a_launch = here // launches
-    facts = {
-        "idle_ns": total,
-        "share_of_window": _share(total, evidence),
-        "launches": launches,
-        "launches_per_step": round(launches / len(evidence.steady), 1),
-        "median_kernel_ns": typical,
-        "host_ns_per_launch": a_launch,
-    }
-    saves = (total // 4, total)
-    per_step = launches / len(evidence.steady)
-    if a_launch > LAUNCH_NS or per_step < FEW_LAUNCHES:
-        lines = sampled_lines(evidence, _paths_below(paths, path))
-        see = "sample Python (nvprobe launch --python-samples) to see which lines it runs"
-        yield Finding(
-            "host_work", f"The GPU waits for the host's own work in {named(paths, path)}",
-            path, lines, facts, (0, total),
-            (*(() if lines else (see,)),
-             "move the work out of the loop, or into another thread or process"),
-            ops=np.flatnonzero(kernels), roles=(LINE,) * len(lines),
-        )  # fmt: skip
-    elif typical <= SHORT_KERNEL_NS:
-        yield Finding(
-            "launch_bound",
-            f"Launch-bound in {named(paths, path)}: {per_step:,.0f} kernels a step of "
-            f"{typical / 1000:.1f} µs (median), launched more slowly than they run",
-            path, (), facts, saves,
-            ('torch.compile(mode="reduce-overhead"): fewer kernels, replayed as a CUDA graph',
-             "capture the step in a CUDA graph (torch.cuda.CUDAGraph, make_graphed_callables)",
-             "larger batches; foreach or fused optimizers"),
-            ops=np.flatnonzero(kernels),
-        )  # fmt: skip
-
-
-def _below(evidence: Evidence, path: int) -> Column:
-    """bool per op: its owner path begins with ``path`` (all ops for -1)."""
-    return _paths_below(evidence.attribution.paths, path)[evidence.attribution.owner]
-
-
-def _paths_below(paths: PathTable, path: int) -> Column:
-    """bool per path, the last one for none: it begins with ``path`` (all for -1)."""
-    if path < 0:
-        return np.ones(len(paths.parent) + 1, bool)
-    under = np.zeros(len(paths.parent) + 1, bool)
-    under[path] = True
-    for depth in range(int(paths.depth[path]) + 1, int(paths.depth.max(initial=0)) + 1):
-        rows = np.flatnonzero(paths.depth == depth)
-        under[rows] = under[paths.parent[rows]]
-    return under
-
-
-def _called_in_steady(evidence: Evidence) -> Column:
-    """bool per op: launched in a steady step."""
-    calls, call = evidence.trace.calls, evidence.attribution.call
-    if calls is None or not len(calls):
-        return np.zeros(len(call), bool)
-    return (call >= 0) & evidence.in_steady(calls.start[call])
 
 
 def _share(ns: int, evidence: Evidence) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.overlap.streams import Streams
 from nvprobe.analyze.waiting.blocking import SyncCalls
-from nvprobe.analyze.waiting.charges import IdleCharges, charged, joined
+from nvprobe.analyze.waiting.charges import LONG_NS, IdleCharges, charged, joined
 from nvprobe.analyze.waiting.gaps import Gaps
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
 from nvprobe.analyze.waiting.lanes import Lanes, expand
@@ -64,6 +64,7 @@ def idle_charges(
     pieces = _cut(attribution, gaps, steps, delays, lines)
     # Of all pieces together: the rows of new paths follow the order of look-ups.
     path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
+    long = _long(gaps, work)
     bubble = np.zeros(len(waits), np.int64)
     tables, waited = [], []
     for low in range(0, len(path), _BATCH):
@@ -72,7 +73,7 @@ def idle_charges(
         waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
         _move_late(some, delays, ns, bubble)
         places = _places(attribution, gaps, steps, streams, some, path[low : low + _BATCH], lines)
-        tables.append(charged(streams, places, ns))
+        tables.append(charged(streams, (*places, long[some.gap]), ns))
     known = np.concatenate(waited) if waited else np.empty(0, np.int64)
     bubble += _bubbles(gaps, waits, known[runs(known)])
     return joined(tables), bubble
@@ -101,6 +102,15 @@ def idle_instants(
     _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
     cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
     return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
+
+
+def _long(gaps: Gaps, work: HostWork) -> Column:
+    """Bool per gap: its host time, without what has a cause of its own, is `LONG_NS` or more."""
+    out = gaps.queued - gaps.start >= LONG_NS
+    rows = np.flatnonzero(out & (gaps.thread != NO_ROW))
+    ns = work.split(gaps.thread[rows], gaps.start[rows], gaps.queued[rows])
+    out[rows] = ns[Cause.HOST] + ns.get(Cause.LAUNCH_CALL, 0) >= LONG_NS
+    return np.asarray(out)
 
 
 def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:

@@ -61,7 +61,7 @@ class Waits:
     exposed: Coverage
     """Exposed communication per device."""
     work: Column
-    """int64 :class:`~nvprobe.analyze.combinations.Work` per op."""
+    """int64 :class:`~nvprobe.analyze.overlap.combinations.Work` per op."""
     host: HostTime
     operators: PathOperators
     lines: CodeLines | None

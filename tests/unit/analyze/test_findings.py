@@ -11,6 +11,7 @@ import pytest
 from nvprobe.analyze import Analysis
 from nvprobe.analyze.findings import NOTABLE
 from nvprobe.analyze.memory import DeviceMemory
+from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.trace import Marks, MemoryEvents, Overheads
 from nvprobe.trace.sidecar import (
     CaptureRanges,
@@ -302,6 +303,48 @@ def test_recompiles_and_a_first_compile_are_told_apart() -> None:
 def test_each_library_has_its_switch_for_tf32(body: Callable[[Scene], None], switch: str) -> None:
     (one,) = analysis_of(loop(body)).findings or ()
     assert switch in one.advice[0]
+
+
+def paused(scene: Scene, pause: int) -> None:
+    scene.host(pause)
+    scene.inside("h2d", lambda: scene.upload(10 * US, pageable=False))
+    for _ in range(5):
+        tiny_kernels(scene)
+
+
+def test_a_long_pause_is_not_promised_to_who_launches_faster() -> None:
+    """Batches made by the training loop itself: the launches around it are slow, too."""
+    analysis = analysis_of(loop(lambda scene: paused(scene, 2 * MS), steps=5))
+    found = {one.id: one for one in analysis.findings or ()}
+    assert set(found) == {"host_work", "launch_bound"}
+    pause, launches = found["host_work"], found["launch_bound"]
+    assert pause.title.startswith("The GPU waits 2.0")
+    assert pause.title.endswith("a step for the host's own work in step, before step/h2d")
+    # The first step's pause lies before the first op: no idle time.
+    assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
+    host = found_idle(analysis)
+    assert int(str(pause.evidence["idle_ns"])) + launches.saves_ns[1] == host
+    assert launches.saves_ns[1] < host / 2
+
+
+def found_idle(analysis: Analysis) -> int:
+    """ns of idle time in which the host launches or does something else."""
+    assert analysis.waits is not None
+    idle = analysis.waits.idle
+    return int(idle.ns[np.isin(idle.cause, (Cause.HOST, Cause.LAUNCH_CALL))].sum())
+
+
+def test_pauses_of_a_launch_are_launches() -> None:
+    analysis = analysis_of(loop(lambda scene: paused(scene, 1 * MS), steps=5))
+    assert ids(analysis) == ["launch_bound"]
+    assert (analysis.findings or ())[0].saves_ns[1] == found_idle(analysis)
+
+
+def test_a_pause_that_comes_once_is_no_pattern() -> None:
+    pauses = iter((0, 0, 30 * MS, 0, 0))
+    analysis = analysis_of(loop(lambda scene: paused(scene, next(pauses)), steps=5))
+    assert ids(analysis) == ["launch_bound"]
+    assert (analysis.findings or ())[0].saves_ns[1] < found_idle(analysis) - 30 * MS
 
 
 def test_a_kernel_launched_once_is_no_pattern() -> None:
