@@ -68,7 +68,8 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
     if not evidence.repeats and evidence.busy_share < MOSTLY:
         return "unclear: the capture shows no repeated step, so waiting may be start-up"
     first = {one.id for one in found[:1]}
-    launches = any(one.id == "launch_bound" for one in found)
+    host = [one.id for one in found if one.id in ("launch_bound", "host_work")]
+    launches = host[:1] == ["launch_bound"]  # the one that matters more
     words = "launch-bound" if launches and phrase == "host-bound" else phrase
     if first & {"implicit_sync", "explicit_sync"} and words == "host-bound":
         words = "held up by synchronisation"  # what the host does late, after it was held
