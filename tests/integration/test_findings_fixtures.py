@@ -40,7 +40,7 @@ COMPILED: dict[str, list[str]] = {
     "reduce_overhead_before_window": ["fp32_gemm"],
 }
 LAUNCHED = {
-    # The loop makes its batches itself, 7 ms of torch.randn a step; ``workers`` leaves it to others.
+    # The loop makes its batches itself, 7 ms of torch.randn a step; ``workers`` has others for it.
     "compiled": ["host_work", "launch_bound", "fp32_gemm", "pageable_copy"],
     "eager": ["launch_bound", "host_work", "fp32_gemm"],
     "eager_with_torch_trace": ["launch_bound", "host_work", "fp32_gemm"],
