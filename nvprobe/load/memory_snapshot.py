@@ -26,6 +26,7 @@ __all__ = ["MemorySnapshot", "SnapshotBlocks", "SnapshotEvents", "load_memory_sn
 
 NO_LINE = 0
 """Row of ``MemorySnapshot.lines`` for memory whose origin was not recorded."""
+_MOST_DEVICES, _MOST_BYTES = 4096, 2**50
 _LIBRARIES = ("site-packages/", "dist-packages/", "/torch/", "<frozen", "lib/python")
 
 
@@ -153,18 +154,27 @@ def _snapshot(file: str, raw: Mapping[str, Any], lines: _Lines) -> MemorySnapsho
     traces = raw.get("device_traces") or []
     events = _events(traces, lines)
     actions = [str(entry.get("action")) for trace in traces for entry in trace]
-    devices = np.array([int(s.get("device", 0)) for s in segments], np.int64)
-    held = np.array([int(s.get("total_size", 0)) for s in segments], np.float64)
     return MemorySnapshot(
         file=file,
         lines=tuple(lines.row),
         blocks=blocks,
         events=events,
-        reserved=np.bincount(devices, held).astype(np.int64),
+        reserved=_reserved(segments),
         segments_taken=actions.count("segment_alloc"),
         segments_returned=actions.count("segment_free"),
         out_of_memory=actions.count("oom"),
     )
+
+
+def _reserved(segments: Iterable[Mapping[str, Any]]) -> Column:
+    """Bytes held from the driver, per device."""
+    rows = [(int(s.get("device", 0)), int(s.get("total_size", 0))) for s in segments]
+    device, held = _columns(rows, 2)
+    if ((device < 0) | (device >= _MOST_DEVICES) | (held < 0) | (held > _MOST_BYTES)).any():
+        raise ValueError("a segment of an impossible device or size")
+    out = np.zeros(int(device.max(initial=-1)) + 1, np.int64)
+    np.add.at(out, device, held)
+    return out
 
 
 def _blocks(segments: Iterable[Mapping[str, Any]], lines: _Lines) -> SnapshotBlocks:

@@ -146,3 +146,13 @@ def test_the_peak_is_what_a_replay_finds(
         assert peak.end_bytes == sum(held.values())
         assert int(peak.holders.bytes.sum()) == peak.peak_bytes
         assert (peak.holders.passing_bytes <= peak.holders.bytes).all()
+
+
+@pytest.mark.parametrize(
+    "strange", [{"device": 10**12}, {"device": -1}, {"total_size": 2**60}, {"total_size": -5}]
+)
+def test_an_impossible_segment_is_refused(tmp_path: Path, strange: dict[str, int]) -> None:
+    """Before memory is asked for as many devices as it names."""
+    raw = {"segments": [{**_segment([_block(1, 2)]), **strange}], "device_traces": []}
+    with pytest.raises(InputError, match=r"damaged torch memory snapshot .*impossible device"):
+        _write(tmp_path / "s.pickle", raw)
