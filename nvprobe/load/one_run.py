@@ -28,7 +28,7 @@ def not_of_one_run(files: Sequence[str]) -> str:
     """The line that refuses several captures at once."""
     return (
         f"{', '.join(map(shown, files))}: several captures at once; "
-        "give one, or use nvprobe ranks for ranks and nvprobe compare for runs"
+        "give one; what belongs to one run is a report, torch traces of its process and sidecars"
     )
 
 
@@ -62,8 +62,7 @@ def of_one_run(traces: Sequence[Trace], *, one_run: bool) -> Trace:
     if len(ranks) > 1:
         named = ", ".join(map(str, sorted(ranks)))
         raise UsageError(
-            f"{', '.join(map(shown, files))}: traces of ranks {named}; give those of one rank, "
-            "or use nvprobe ranks"
+            f"{', '.join(map(shown, files))}: traces of ranks {named}; give those of one rank"
         )
     for first, second in itertools.combinations(ordered, 2):
         same = bool(set(first.processes.pid.tolist()) & set(second.processes.pid.tolist()))
