@@ -269,9 +269,9 @@ def _run_root(
     name = _phase_of(module, trains)
     if name != "loss":
         periods.forward(module, trains)
-    _inside.root = True
     if sidecar.is_open() and _due(name):  # behind this and its caller: the wrapper
         places.note(name, Category.PHASE, places.CALLED, places.module_caller(3))
+    _inside.root = True
     emitter.push(LABELS[name])
     try:
         return forwards.call(original, record, module, args, kwargs)

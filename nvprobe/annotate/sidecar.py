@@ -40,8 +40,9 @@ CLOCK_LEAD_NS = 50_000
 """How far ahead `clock` names its instant: the time to make the name ready."""
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=str, ensure_ascii=True).encode
-"""Made once: `json.dumps` with arguments makes an encoder for each line."""
+_encode = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False).encode
+"""Made once, as `json.dumps` with arguments makes one for each line. Looking for cycles would take
+a third of the time of a row; one of them ends in a RecursionError, too."""
 
 
 class _File:
