@@ -36,6 +36,7 @@ __all__ = [
     "label",
     "listening",
     "name_of",
+    "nothing",
     "use",
 ]
 
@@ -182,7 +183,7 @@ def is_known(name: str, category: Category) -> bool:
     return (name, category) in _labels
 
 
-def _nothing(label: Label | None = None) -> None:
+def nothing(label: Label | None = None) -> None:
     """Stand in for `push`, `pop` and `mark` where nobody listens."""
 
 
@@ -237,11 +238,11 @@ def _profiling() -> bool:
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
-push: Callable[[Label], object] = _nothing
+push: Callable[[Label], object] = nothing
 """Open a range on this thread."""
-pop: Callable[[], object] = _nothing
+pop: Callable[[], object] = nothing
 """Close the innermost open range of this thread."""
-mark: Callable[[Label], object] = _nothing
+mark: Callable[[Label], object] = nothing
 """Write an instant."""
 _backend: Backend = "off"
 
@@ -257,7 +258,7 @@ def use(backend: Backend) -> None:
     if backend not in get_args(Backend):
         raise UsageError(f"emitter {backend!r}: use nvtx, record_function or off")
     _backend = backend
-    push = pop = mark = _nothing
+    push = pop = mark = nothing
     if backend == "record_function":
         push, pop, mark = _open_scope, _close_scope, _mark_scope
     elif backend == "nvtx" and _live is not None:

@@ -133,7 +133,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
     is_compiling = compiling_module.compiling
-    due, note = places.due, places.called
+    due, note, nothing = places.due, places.called, emitter.nothing
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -151,6 +151,8 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             return original(self, *args, **kwargs)
         number = here._next_sequence if side.is_open() else None
         if number is None:
+            if emit.push is nothing:  # nobody listens: half of what a range costs is to say so
+                return original(self, *args, **kwargs)
             emit.push(record.label)
             try:
                 return original(self, *args, **kwargs)
@@ -165,7 +167,9 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             return original(self, *args, **kwargs)
         finally:
             emit.pop()
-            log_call(record, first, number(), start)
+            last = number()
+            if last != first:
+                log_call(record, first, last, start)
 
     assert isinstance(forward, FunctionType)
     return forward
@@ -197,14 +201,13 @@ def call(
         return original(module, *args, **kwargs)
     finally:
         emitter.pop()
-        if number:
-            _log_call(record, first, number(), start)
+        if number and (last := number()) != first:
+            _log_call(record, first, last, start)
 
 
 def _log_call(record: Record, first: int, last: int, start: int) -> None:
     """Note which autograd nodes a call made: backward kernels are found by their number."""
-    if last != first:
-        sidecar.row("module", COLUMNS, (record, thread_id(), first, last, start, time.time_ns()))
+    sidecar.row("module", COLUMNS, (record, thread_id(), first, last, start, time.time_ns()))
 
 
 def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
