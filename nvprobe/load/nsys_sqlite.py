@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from nvprobe.load.faults import EXPORT_AGAIN, printable, unusable
 from nvprobe.load.nsys import assemble
-from nvprobe.load.schema import COLUMNS, MARKERS, is_blob, is_text, table_named
+from nvprobe.load.schema import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
 from nvprobe.load.tables import Rows, declared_type, texts_of, valid_texts
 from nvprobe.trace import Column, Source, Trace
 
@@ -127,7 +127,7 @@ class SqliteTables:
         """The declared columns that ``table`` has, None where the file lacks the table."""
         if table not in self.columns:
             return None
-        return self._all(table, self.columns[table])
+        return self._all(table, self._filled(table))
 
     def strings(self, ids: Column) -> pa.StringArray:
         """The texts of sorted, unique string ids, null where an id is unknown."""
@@ -150,6 +150,20 @@ class SqliteTables:
             has = set(self._query(sql).column(0).to_pylist())
             self._names[table] = name
             self.columns[table] = [column for column in declared.split() if column in has]
+
+    def _filled(self, table: str) -> list[str]:
+        """The columns of a table but those of payloads that are NULL throughout.
+
+        Looking for a value takes a quarter of the time of reading that there is none.
+        """
+        columns = self.columns[table]
+        rare = [column for column in columns if (table, column) in RARE]
+        if not rare:
+            return columns
+        counts = ", ".join(f"count({_identifier(column)})" for column in rare)
+        found = self._query(f"SELECT {counts} FROM {_identifier(self._names[table])}")  # noqa: S608
+        empty = {name for name, n in zip(rare, found.columns, strict=True) if not n[0].as_py()}
+        return [column for column in columns if column not in empty]
 
     def _all(self, table: str, columns: list[str]) -> Rows:
         parts = [self._select(table, columns, span) for span in self._spans(table)]

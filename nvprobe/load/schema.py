@@ -18,6 +18,7 @@ __all__ = [
     "LIBRARIES",
     "LONGEST_TIME",
     "MARKERS",
+    "RARE",
     "Event",
     "is_blob",
     "is_text",
@@ -104,6 +105,8 @@ _TEXTS = frozenset(
 )
 _NUMBERS = frozenset({("GPU_METRICS", "value"), ("NVTX_PAYLOAD_ENUM_ENTRIES", "value")})
 _BLOBS = frozenset({("NVTX_EVENTS", "binaryData")})
+RARE = frozenset(("NVTX_EVENTS", column) for column in ("binaryData", "jsonText", "jsonTextId"))
+"""Columns that most exports have and few fill."""
 
 MARKERS = frozenset({"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"})
 """A database with none of these was not written by ``nsys export``."""
