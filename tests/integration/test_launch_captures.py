@@ -131,6 +131,19 @@ def test_a_torch_trace_beside_the_report_names_operators(
 
 
 @pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize(
+    ("name", "doing"),
+    [("eager", "the host's own work"), ("eager_torch_backend", "aten::randn"), ("workers", None)],
+)
+def test_batches_made_by_the_loop_itself_are_a_pause_before_the_copy(
+    documents: dict[str, dict[str, Any]], name: str, doing: str | None
+) -> None:
+    """``net.py`` draws its batches; the program with workers lets them do it."""
+    titles = [one["title"] for one in documents[name]["findings"] if one["id"] == "host_work"]
+    assert len(titles) == (doing is not None)
+    assert all(title.endswith(f" a step for {doing} in step, before step/h2d") for title in titles)
+
+
 def test_the_overhead_in_run_json_is_that_of_the_recorded_steps(
     analyses: dict[str, Analysis], name: str
 ) -> None:

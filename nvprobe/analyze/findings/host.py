@@ -14,7 +14,7 @@ import numpy as np
 
 from nvprobe.analyze.code_places import LINE
 from nvprobe.analyze.findings.model import Evidence, Finding, Value
-from nvprobe.analyze.findings.places import common_path, named
+from nvprobe.analyze.findings.places import common_path, main_operator, named
 from nvprobe.analyze.findings.sources import sampled_lines
 from nvprobe.analyze.grouping import push_up
 from nvprobe.analyze.summary import duration
@@ -124,13 +124,15 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     np.add.at(spent, evidence.attribution.owner[ops], 1)
     following = common_path(evidence.attribution.paths, spent)
     before = f", before {_named(evidence, following)}" if following not in (path, -1) else ""
+    operator = main_operator(evidence.attribution.paths, idle)
+    doing = f"{operator} in" if operator else "the host's own work in"
     yield _work(
         evidence, path,
-        f"The GPU waits {duration(total // len(paused))} a step for the host's own work in "
+        f"The GPU waits {duration(total // len(paused))} a step for {doing} "
         f"{_named(evidence, path)}{before}",
         total,
         {"idle_ns": total, "share_of_window": round(total / evidence.window_ns, 4),
-         "steps": len(paused), "pauses": len(ops)},
+         "steps": len(paused), "pauses": len(ops), "operator": operator},
         ops,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from nvprobe.analyze.grouping import levels, push_up
 from nvprobe.attribute.model import Kind, PathTable
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["common_path", "named", "program_paths"]
+__all__ = ["common_path", "main_operator", "named", "program_paths"]
 
 _SHARE = 0.6
 """A path is the place if this much of the time lies in it."""
@@ -45,6 +45,16 @@ def common_path(paths: PathTable, ns: Column) -> int:
     if not len(large):
         return NO_ROW
     return int(large[np.lexsort((inclusive[large], paths.depth[large]))[-1]])
+
+
+def main_operator(paths: PathTable, ns: Column) -> str | None:
+    """The outermost operator (``aten::randn``) with most of ``ns``, where there are operators."""
+    inclusive = push_up(paths, ns[: len(paths.parent)])
+    large = np.flatnonzero((inclusive >= _SHARE * ns.sum()) & (paths.kind == Kind.OPERATOR))
+    if not len(large) or not ns.any():
+        return None
+    outermost = large[np.argmin(paths.depth[large])]
+    return str(paths.names[int(paths.name[outermost])])
 
 
 def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
