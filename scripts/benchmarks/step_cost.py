@@ -5,13 +5,15 @@
         [--modes eager,compiled] [--seconds 20] [--tool TOOL.so] [--nsys NSYS]
 
 A small and a large transformer, eager and compiled (the large one block by block), train in several
-processes that take turns (see ``turns.py``): ``plain`` without nvprobe, ``instrumented`` with
-``nvprobe.instrument()`` and nothing that listens, and where ``--tool`` names an NVTX tool,
-``listened`` with that and a sidecar. With ``--nsys`` all of them run under it. On the CPU a step's
-time is the processor time of one thread's work; on a GPU the time from one synchronisation to the
-next, and ``host``, the part of it until all work is submitted. Of each the median of the ratios of
-neighbours with its confidence interval, and the ratio of the fastest steps of all, which a loaded
-machine disturbs least. ``same_bits``: the weights of all are the same after as many steps.
+processes that take turns (see ``turns.py``): ``plain`` and ``control`` without nvprobe,
+``instrumented`` with ``nvprobe.instrument()`` and nothing that listens, and where ``--tool`` names
+an NVTX tool, ``listened`` with that and a sidecar. Two processes of one program differ, too, by
+where their memory lies: what ``control`` differs by is no cost. With ``--nsys`` all of them run
+under it. On the CPU a step's time is the processor time of one thread's work; on a GPU the time
+from one synchronisation to the next, and ``host``, the part of it until all work is submitted. Of
+each the median of the ratios of neighbours with its confidence interval, and the ratio of the
+fastest steps of all, which a loaded machine disturbs least. ``same_bits``: the weights of all are
+the same after as many steps.
 """
 
 from __future__ import annotations
@@ -158,14 +160,14 @@ def start(device: str, tool: str | None, nsys: str | None, scratch: Path) -> dic
     """One worker a variant; they import torch at the same time."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NV")}
     clean = kept | {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    variants: dict[str, dict[str, str]] = {"plain": {}, "instrumented": {}}
+    variants: dict[str, dict[str, str]] = {"plain": {}, "control": {}, "instrumented": {}}
     if tool:
         heard = {"NVTX_INJECTION64_PATH": tool, "NVPROBE_SIDECAR": str(scratch / "sidecar")}
         variants["listened"] = heard
     workers = {}
     for name, more in variants.items():
         command = [sys.executable, str(Path(__file__).resolve()), "--device", device]
-        command += ["--worker", str(int(name != "plain"))]
+        command += ["--worker", str(int(name not in ("plain", "control")))]
         if nsys:
             options = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
             command = [nsys, "profile", *options, "-o", str(scratch / name), *command]
