@@ -130,7 +130,6 @@ def test_a_torch_trace_beside_the_report_names_operators(
     assert 0 < gpu_ns["aten::gelu"] < gpu_ns["aten::addmm"] < whole
 
 
-@pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.parametrize(
     ("name", "doing"),
     [("eager", "the host's own work"), ("eager_torch_backend", "aten::randn"), ("workers", None)],
@@ -144,6 +143,7 @@ def test_batches_made_by_the_loop_itself_are_a_pause_before_the_copy(
     assert all(title.endswith(f" a step for {doing} in step, before step/h2d") for title in titles)
 
 
+@pytest.mark.parametrize("name", MEASURED)
 def test_the_overhead_in_run_json_is_that_of_the_recorded_steps(
     analyses: dict[str, Analysis], name: str
 ) -> None:
