@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvprobe.annotate import compiling, sidecar
+from nvprobe.annotate import compiling, emitter, sidecar
 from nvprobe.annotate.hooks import after_import
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def instrument(
 
     Models are found when they are first called, steps by the period of the optimizer; what the
     program marks itself (`nvprobe.steps`, `nvprobe.range`) comes on top. Call it once, early;
-    a second call does nothing. torch need not be imported yet. No tool attached: almost no cost.
+    a second call does nothing. torch need not be imported yet. With no tool attached and no sidecar
+    models are not looked for: almost no cost.
 
     Args:
         depth: Dotted parts down to which modules get a range; all by default.
@@ -120,6 +121,9 @@ def _install(part: str) -> None:
 
 
 def _discover(options: Options) -> None:
+    """Look for models, unless nothing that is written of them can ever reach anybody."""
+    if emitter.silent() and not sidecar.is_open():
+        return
     try:
         from nvprobe.annotate import discovery
 

@@ -122,6 +122,22 @@ def test_options_come_from_the_environment(recorder: Recorder):
     assert off.ranges() == []
 
 
+@pytest.mark.parametrize("folder", ["", "side"])
+def test_models_are_only_looked_for_where_it_reaches_anybody(recorder: Recorder, folder: str):
+    pytest.importorskip("torch")
+    code = """
+        import os
+        import nvprobe
+        nvprobe.instrument(children=False)
+        import torch
+        model = torch.nn.Linear(2, 2)
+        model(torch.ones(2))
+        found = "_nvprobe_range" in vars(model)
+        assert found == bool(os.environ["NVPROBE_SIDECAR"]), found
+    """
+    assert recorder.run(code, NVPROBE_EMITTER="off", NVPROBE_SIDECAR=folder).ranges() == []
+
+
 def test_spawned_and_started_children_are_instrumented_too(recorder: Recorder, tmp_path: Path):
     pytest.importorskip("torch")
     (tmp_path / "hidden").mkdir()
