@@ -18,6 +18,7 @@ from nvprobe.errors import UsageError
 from nvprobe.report.tables import document
 
 SECOND = 1_000_000_000
+CONVOLUTION = "cudnn_convolution"
 BASE = 1_790_857_026 * SECOND
 
 
@@ -85,6 +86,26 @@ def test_processes_at_the_same_time_are_one_trace(tmp_path: Path) -> None:
     assert device["idle_ns"] == 190_000
     assert {p["pid"] for p in found["processes"]} == {10, 20}
     assert found["ledger"]["methods"]["launch"]["ops"] == 4
+
+
+def test_every_cycle_keeps_the_arguments_of_its_operators(tmp_path: Path) -> None:
+    """They are rows of the file's own strings: a convolution is nothing without its stride."""
+    files = []
+    for n, name in enumerate(("a.json", "b.json")):
+        trace = _trace(at_us=n * 5_000_000, step=n)
+        args = {"External id": 1, "Input Dims": [[1, 2, 8, 8], [4, 2, 3, 3]],
+                "Concrete Inputs": ["", "", "[1, 1]", f"[{n + 1}]", "[1, 1]"]}  # fmt: skip
+        trace["traceEvents"][1] |= {"name": f"aten::{CONVOLUTION}", "args": args}
+        trace["traceEvents"].insert(0, trace["traceEvents"][0] | {"name": f"only in {name}"})
+        files.append(tmp_path / name)
+        files[n].write_text(json.dumps(trace))
+    found = document(analyze(attribute(load(*files))))
+    flops = [
+        row["work"] and row["work"]["flops"]
+        for row in found["ranges"]
+        if row["path"].endswith(CONVOLUTION)
+    ]
+    assert flops == [2 * 64 * 4 * 2 * 9, 2 * 16 * 4 * 2 * 9]
 
 
 def test_times_that_cannot_be_stay_so(tmp_path: Path) -> None:
