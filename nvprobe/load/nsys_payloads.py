@@ -221,13 +221,7 @@ def _joined(values: list[Values], pool: StringPool) -> DecodedPayloads:
     codes = np.repeat(schema, lengths).astype(np.int64), np.repeat(name, lengths).astype(np.int64)
     order = np.lexsort((codes[1], event))
     event, codes = event[order], (codes[0][order], codes[1][order])
-    texts = pa.concat_arrays(
-        [pa.array([], pa.string())]
-        + [
-            pa.nulls(len(one.event), pa.string()) if one.text is None else one.text
-            for one in values
-        ]
-    )
+    texts = pa.concat_arrays([pa.array([], pa.string()), *map(_text_of, values)])
     return DecodedPayloads(
         event=event,
         element=_places(event, codes[1]),
