@@ -9,6 +9,8 @@ they are parsed one by one, and what is no JSON is counted.
 from __future__ import annotations
 
 import io
+import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,11 +54,8 @@ def read_generic_metrics(frames: Frames, tables: Tables, pool: StringPool) -> Ge
     sampled = np.flatnonzero(np.isin(kind, types) & possible(time))
     texts = pc.fill_null(rows.texts("data").take(pa.array(sampled)), "")
     parsed = _parsed(texts, frames.warnings)
-    names, parts = [], []
-    for place, (name, values) in enumerate(parsed):
-        known = np.flatnonzero(~np.isnan(values))
-        names.append(name)
-        parts.append((known, np.full(len(known), place), values[known]))
+    names = [name for name, _, _ in parsed]
+    parts = [(row, np.full(len(row), place), value) for place, (_, row, value) in enumerate(parsed)]
     if not parts:
         return None
     row, metric, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -89,17 +88,23 @@ def _object(text: str | None) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _parsed(texts: pa.StringArray, warnings: list[str]) -> list[tuple[str, Column]]:
-    """(metric, value per text) with NaN where a text lacks it."""
+def _parsed(texts: pa.StringArray, warnings: list[str]) -> list[tuple[str, Column, Column]]:
+    """(metric, texts that have it, its value in each)."""
     if not len(texts):
         return []
     try:
-        return list(_at_once(texts))
+        return [_known(name, values) for name, values in _at_once(texts)]
     except pa.ArrowException:
         return _one_by_one(texts.to_pylist(), warnings)
 
 
+def _known(name: str, values: Column) -> tuple[str, Column, Column]:
+    known = np.flatnonzero(~np.isnan(values))
+    return name, known, values[known]
+
+
 def _at_once(texts: pa.StringArray) -> Iterator[tuple[str, Column]]:
+    """(metric, value per text) with NaN where a text lacks it."""
     from pyarrow import json
 
     lines = pc.binary_join(pa.array([texts], pa.list_(pa.string())), "\n")[0].as_buffer()
@@ -115,25 +120,31 @@ def _at_once(texts: pa.StringArray) -> Iterator[tuple[str, Column]]:
             yield name, values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
-def _one_by_one(texts: list[str], warnings: list[str]) -> list[tuple[str, Column]]:
-    columns: dict[str, Column] = {}
+def _one_by_one(texts: list[str], warnings: list[str]) -> list[tuple[str, Column, Column]]:
+    columns: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
     broken = 0
     for row, text in enumerate(texts):
         found = _object(text)
         broken += not found
         for name, value in found.items():
             number = _number(value)
-            if number is not None:
-                columns.setdefault(name, np.full(len(texts), np.nan))[row] = number
+            if not math.isnan(number):
+                rows, numbers = columns[name]
+                rows.append(row)
+                numbers.append(number)
     if broken:
         warnings.append(f"{broken} samples of GPU metrics are no JSON and are left out")
-    return list(columns.items())
+    return [
+        (name, np.array(rows, np.int64), np.array(numbers, np.float64))
+        for name, (rows, numbers) in columns.items()
+    ]
 
 
-def _number(value: object) -> float | None:
+def _number(value: object) -> float:
+    """NaN for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
+        return math.nan
     try:
         return float(value)
     except (ValueError, OverflowError):
-        return None
+        return math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,20 @@ def test_a_damaged_sample_costs_no_other(tmp_path: Path, damage: str) -> None:
     trace = _load(tmp_path, events)
     assert [row[1:] for row in _counters(trace)] == [(10, "SM Active", 1.0), (30, "SM Active", 3.0)]
     assert trace.warnings == ("1 samples of GPU metrics are no JSON and are left out",)
+
+
+def test_beside_a_damaged_sample_each_value_is_kept_once(tmp_path: Path) -> None:
+    """Not a column as long as the capture for every value, which takes hours and gigabytes."""
+    count = 2000
+    events = [_sample(t, **{f"m{t}": t}) for t in range(1, count + 1)]
+    tracemalloc.start()
+    try:
+        trace = _load(tmp_path, [{**_sample(0), "data": "{"}, *events])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [row[3] for row in _counters(trace)] == list(range(1, count + 1))
+    assert peak < count * count * 4
 
 
 def test_its_own_table_stands_before_generic_events(tmp_path: Path) -> None:
