@@ -72,13 +72,15 @@ class SampledTime(Table):
 
 
 def line_samples(trace: Trace) -> LineSamples | None:
-    """The Python samples of a trace; ``None`` where it has none."""
+    """The Python samples of a trace; ``None`` where none of them saw a line of the user's."""
     samples, stacks = trace.python_samples, trace.python_stacks
     if samples is None or stacks is None or not len(samples) or not len(stacks):
         return None
     line_of_text, _, labels = frame_labels(trace, stacks.symbol)
     line = users_lines(stacks, line_of_text, int(samples.stack.max()) + 1)[samples.stack]
     known = np.flatnonzero(line != NO_LINE)
+    if not len(known):
+        return None
     known = known[np.argsort(samples.time[known], kind="stable")]
     return LineSamples(samples.thread[known], samples.time[known], line[known], labels)
 

@@ -25,7 +25,7 @@ from nvprobe.report.console import TreeView, console_for, print_report
 from nvprobe.report.tables import to_json
 from nvprobe.trace import CallChains, Samples, Trace
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces
-from tests.unit.load.exports import kernel, launch, pushed
+from tests.unit.load.exports import THREAD, kernel, launch, pushed
 from tests.unit.load.test_python_samples import (
     DOMAIN,
     LINEAR,
@@ -198,3 +198,22 @@ def test_a_sample_inside_a_wait_tells_its_line(tmp_path: Path) -> None:
     (site,) = json.loads(to_json(analyze(attribute(load(path)))))["syncs"]
     assert (site["source"], site["count"]) == ("train.py:21 (step)", 3)
     assert site["call"] == "cudaStreamSynchronize"
+
+
+def test_samples_that_saw_no_line_of_the_users_tell_nothing(tmp_path: Path) -> None:
+    """Not even of an autograd thread, which has no samples of its own and follows another."""
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    path = export(
+        tmp_path,
+        [
+            domain(DOMAIN, text="Python Periodic Sampling"),
+            sample(3000, stack((LINEAR, 2125))),
+            pushed(node, 2000, 9000, globalTid=THREAD + 9),
+        ],
+        calls=[launch(7, 1000, 1040), launch(8, 2900, 8800, name=12, globalTid=THREAD + 9)],
+        kernels=[kernel(7, 1020, 8000)],
+    )
+    attribution = attribute(load(path))
+    assert attribution.autograd.any()
+    found = json.loads(to_json(analyze(attribution)))
+    assert [(site["source"], site["wait_ns"]) for site in found["syncs"]] == [(None, 5900)]
