@@ -66,7 +66,7 @@ class CodePlaces:
             return ()
         kind, name = Kind(int(self.paths.kind[path])), self._name(path)
         if int(self.paths.domain[path]) == NO_NAME:  # a torch trace knows no categories
-            found = [one for (_, own), some in self._ranges.items() if own == name for one in some]
+            found = self._by_name.get(name, [])
         else:
             found = self._ranges.get((kind, name), [])
         roots = {one.detail for one in found} - {None}
@@ -114,6 +114,14 @@ class CodePlaces:
         for one, name in zip(known, names, strict=True):
             out[CATEGORY_KINDS[one.category or ""], name].append(one)
         return {key: _summed(some) for key, some in out.items()}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Place]]:
+        """Those of all kinds together."""
+        out: dict[str, list[Place]] = defaultdict(list)
+        for (_, name), some in self._ranges.items():
+            out[name] += some
+        return out
 
     @cached_property
     def _functions(self) -> dict[str, list[Place]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -105,6 +106,34 @@ def test_ranges_of_others_are_not_ours() -> None:
     assert trace.ranges is not None
     elsewhere = dataclasses.replace(trace.ranges, domain=np.full(len(trace.ranges), -1))
     assert lines_of(dataclasses.replace(trace, ranges=elsewhere))["step/forward"] == []
+
+
+class CountedDict(dict[Any, Any]):
+    """Counts how often it was gone through."""
+
+    times = 0
+
+    def items(self) -> Any:
+        """As ever."""
+        self.times += 1
+        return super().items()
+
+
+def test_a_torch_trace_asks_by_name_alone_and_goes_through_all_places_once() -> None:
+    """It may have a hundred thousand paths, and a sidecar thousands of places."""
+    trace = traced(loop(nested), place("forward", "t.py:9", "entered"), place("0", "net.py:3"))
+    assert trace.ranges is not None
+    plain = dataclasses.replace(trace.ranges, domain=np.full(len(trace.ranges), -1))
+    attribution = attribute(dataclasses.replace(trace, ranges=plain))
+    known = code_places(attribution)
+    assert known is not None
+    known = dataclasses.replace(known, ours=frozenset({-1}))
+    counted = vars(known)["_ranges"] = CountedDict(known._ranges)
+    texts = attribution.paths.texts()
+    found = {text: [line.source for line in known.own(row)] for row, text in enumerate(texts)}
+    assert found["step/forward"] == ["t.py:9"]
+    assert found["step/forward/Net/0"] == ["net.py:3"]
+    assert counted.times == 1
 
 
 def test_several_places_come_by_count_and_the_seldom_is_left_out() -> None:
