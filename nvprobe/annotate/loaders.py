@@ -27,10 +27,10 @@ _WRAPPERS = 8
 
 def note(iterator: Any) -> None:
     """Note the lines of a loader's iterator, the first time it is met."""
-    if iterator in _noted:
-        return
-    _noted.add(iterator)
     try:
+        if iterator in _noted:
+            return
+        _noted.add(iterator)
         apart = bool(getattr(iterator, "_num_workers", 0))
         role = places.MADE_APART if apart else places.MADE
         for code in _makers(iterator):
@@ -50,8 +50,20 @@ def _makers(iterator: Any) -> Iterator[CodeType]:
         yield from (code for code in found[:2] if code is not None)
         if found[2] is not None and not any(found[:2]):
             yield found[2]
-        inner = vars(dataset) if hasattr(dataset, "__dict__") else {}
-        waiting += [inner["dataset"]] if "dataset" in inner else list(inner.get("datasets") or ())
+        waiting += _inner(dataset)
     collate = places.code_of(getattr(iterator, "_collate_fn", None))
     if collate is not None:
         yield collate
+
+
+def _inner(dataset: Any) -> list[Any]:
+    """The data sets that one is around.
+
+    Lists and tuples alone are looked into: the data sets of a ``ChainDataset`` may come from a
+    generator, and whoever asks it for one takes it from the program.
+    """
+    held = vars(dataset) if hasattr(dataset, "__dict__") else {}
+    if "dataset" in held:
+        return [held["dataset"]]
+    several = held.get("datasets")
+    return list(several[:_WRAPPERS]) if isinstance(several, (list, tuple)) else []

@@ -199,3 +199,23 @@ def test_compiled_code_is_left_alone_and_its_caller_known(tmp_path: Path):
         "A": {("Net", "called"), ("forward", "called")},
         "B": {("torch.compile", "called")},
     }
+
+
+def test_data_sets_from_a_generator_are_left_to_the_program(tmp_path: Path):
+    program = """
+        from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+        import nvprobe
+
+        nvprobe.instrument()
+
+        class Part(IterableDataset):
+            def __iter__(self):
+                return iter((1, 2))
+
+        chain = ChainDataset(Part() for _ in range(3))
+        got = []
+        for one in DataLoader(chain, batch_size=None):  # list() asks for its length: one goes
+            got.append(one)
+        assert got == [1, 2] * 3
+    """
+    run(tmp_path, program)
