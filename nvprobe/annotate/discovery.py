@@ -12,15 +12,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
-from nvprobe.annotate import emitter, forwards, torch_hooks
+from nvprobe.annotate import emitter, forwards, places, torch_hooks
 from nvprobe.annotate import modules as modules_room
 from nvprobe.annotate.emitter import Category
 from nvprobe.annotate.forwards import KEY, Record, make_record, record_of, wrap_class
 from nvprobe.annotate.modules import annotate_modules, class_name, is_transparent
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from torch import nn
 
 __all__ = ["start", "stop"]
@@ -110,7 +108,7 @@ def _find_root(module: nn.Module, owner: type) -> Record | None:
     """
     if is_transparent(module) or hasattr(module, "_c"):
         return None
-    frame: FrameType | None = sys._getframe(2)  # who called the wrapper that asks
+    frame = places.caller(2)  # who called the wrapper that asks
     while frame is not None:
         if forwards.is_wrapper(frame.f_code):
             return torch_hooks.outside_dynamo(_give_name, module, owner)

@@ -100,7 +100,7 @@ _openings = dict.fromkeys(PHASES, 0)
 def _called(name: str, role: str = places.CALLED) -> None:
     """Note where a phase's function is called; for its wrapper alone."""
     if _due(name):
-        places.note(name, Category.PHASE, role, sys._getframe(2))
+        places.note(name, Category.PHASE, role, places.caller(2))
 
 
 def _due(name: str) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "called",
+    "caller",
     "code_of",
     "define",
     "due",
@@ -95,11 +96,22 @@ def due(openings: int) -> bool:
     return openings <= FIRST or openings % EVERY == 0
 
 
+def caller(further: int) -> FrameType | None:
+    """The frame so many further out than who asks; None where the interpreter itself has called.
+
+    ``atexit``, for one, calls what the program gave it from no frame at all.
+    """
+    try:
+        return sys._getframe(further + 1)
+    except ValueError:
+        return None
+
+
 def note(
     name: str,
     category: Category,
     role: str,
-    frame: FrameType,
+    frame: FrameType | None,
     detail: str | None = None,
     looks: int = sys.maxsize,
 ) -> None:
@@ -109,11 +121,13 @@ def note(
         name: The range's name.
         category: Its kind.
         role: What the line is: ``ENTERED``, ``CALLED`` or ``LOOP``.
-        frame: Who called nvprobe.
+        frame: Who called nvprobe; None where no line did.
         detail: Of a module: the range of the root that it is part of.
         looks: How often it is looked behind a frame that is not the user's.
 
     """
+    if frame is None:
+        return
     place = _places.get((name, detail, id(frame.f_code), frame.f_lasti))
     if place is not None:
         place.count += 1
@@ -136,7 +150,7 @@ def called(name: str, root: str | None) -> None:
     note(name, Category.MODULE, CALLED, module_caller(2), root, LOOKS)
 
 
-def module_caller(wrapper: int) -> FrameType:
+def module_caller(wrapper: int) -> FrameType | None:
     """The line of ``model(x)``: behind torch's own two frames, where they are as they are known.
 
     Args:
@@ -144,15 +158,14 @@ def module_caller(wrapper: int) -> FrameType:
 
     """
     global _wrapped_call
-    try:
-        frame = sys._getframe(wrapper + 2)  # behind _call_impl: _wrapped_call_impl
-    except ValueError:  # forward itself is called, from a script's own lines
-        return sys._getframe(wrapper + 1)
+    frame = caller(wrapper + 2)  # behind _call_impl: _wrapped_call_impl
+    if frame is None:  # forward itself is called, from a script's own lines
+        return caller(wrapper + 1)
     if _wrapped_call is None and frame.f_code.co_name == "_wrapped_call_impl":
         _wrapped_call = frame.f_code
     if frame.f_code is _wrapped_call and frame.f_back is not None:
         return frame.f_back
-    return sys._getframe(wrapper + 1)
+    return caller(wrapper + 1)
 
 
 def _meet(name: str, detail: str | None, frame: FrameType, role: str) -> _Place | None:
@@ -166,8 +179,8 @@ def _meet(name: str, detail: str | None, frame: FrameType, role: str) -> _Place 
 
 def site(name: str, detail: str | None = None) -> None:
     """Note a call of a wrapped function; what torch calls itself is no place of the program."""
-    frame = sys._getframe(2)  # behind the wrapper
-    if not is_library(frame.f_code.co_filename):
+    frame = caller(2)  # behind the wrapper
+    if frame is not None and not is_library(frame.f_code.co_filename):
         site_behind(frame, name, detail)
 
 

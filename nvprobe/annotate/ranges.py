@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -47,7 +46,7 @@ class Range(AbstractContextManager["Range"]):
         if sidecar.is_open():
             self.openings += 1
             if places.due(self.openings) and not compiling_module.compiling():
-                places.note(self.name, self.category, places.ENTERED, sys._getframe(1))
+                places.note(self.name, self.category, places.ENTERED, places.caller(1))
         emitter.push(self.label)
         return self
 

@@ -232,7 +232,7 @@ def step() -> Step:
     """
     _mark_explicit()
     if sidecar.is_open():
-        places.note("step", Category.STEP, places.CALLED, sys._getframe(1))
+        places.note("step", Category.STEP, places.CALLED, places.caller(1))
     begin("call")
     return Step()
 
@@ -254,7 +254,7 @@ class Steps(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         _mark_explicit()
         if sidecar.is_open():
-            _note_loop(sys._getframe(1))
+            _note_loop(places.caller(1))
         left = _length(self.loader)
         iterator = iter(self.loader)
         try:
@@ -275,7 +275,7 @@ class Steps(Generic[Item]):
             end()
 
 
-def _note_loop(frame: FrameType) -> None:
+def _note_loop(frame: FrameType | None) -> None:
     """Note which line iterates: that of the step, and of the wait for its batch."""
     places.note("step", Category.STEP, places.LOOP, frame)
     places.note("data", Category.PHASE, places.LOOP, frame)

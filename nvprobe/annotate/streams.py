@@ -56,13 +56,16 @@ def _sited(what: str, waiter: Callable[..., str | None]) -> Callable[[Any], Any]
     return wrap
 
 
-def _of_stream(stream: Any, *args: Any, **kwargs: Any) -> str | None:
-    """Whether it is the default stream that waits: usually that of the compute."""
+def _of_stream(stream: Any, /, *args: Any, **kwargs: Any) -> str | None:
+    """Whether it is the default stream that waits: usually that of the compute.
+
+    Positional alone: ``wait_stream(stream=…)`` has an argument of that name.
+    """
     handle = getattr(stream, "cuda_stream", None)
     return None if not isinstance(handle, int) else "side" if handle else "default"
 
 
-def _of_event(event: Any, stream: Any = None) -> str | None:
+def _of_event(event: Any, /, stream: Any = None) -> str | None:
     return None if stream is None else _of_stream(stream)
 
 

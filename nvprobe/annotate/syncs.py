@@ -25,13 +25,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import compiling as compiling_module
-from nvprobe.annotate import emitter, forwards, sidecar, torch_hooks
+from nvprobe.annotate import emitter, forwards, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category, Label
 from nvprobe.annotate.hooks import Hooks, after_import
 from nvprobe.annotate.sources import user_stack
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["install", "uninstall"]
 
@@ -210,10 +213,7 @@ def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if not text.startswith(MESSAGE):
             original(message)
             return
-        try:
-            _note(MESSAGE)
-        except Exception as error:
-            log.debug("a synchronisation is not reported: %r", error)
+        _try_to_note(MESSAGE)
         if _wanted_mode == WARN:
             original(message)
 
@@ -231,7 +231,7 @@ def _explicit(what: str) -> Callable[[Any], Any]:
             try:
                 return original(*args, **kwargs)
             finally:
-                _note(what)
+                _try_to_note(what)
 
         torch_hooks.hide_from_dynamo(
             [synchronize, *torch_hooks.functions_of(sys.modules[__name__])]
@@ -241,9 +241,16 @@ def _explicit(what: str) -> Callable[[Any], Any]:
     return wrap
 
 
-def _note(message: str) -> None:
+def _try_to_note(message: str) -> None:
+    """Write one synchronisation; what goes wrong with it is not the program's trouble."""
+    try:
+        _note(message, places.caller(2))  # who synchronised, behind the wrapper that reports
+    except Exception as error:
+        log.debug("a synchronisation is not reported: %r", error)
+
+
+def _note(message: str, frame: FrameType | None) -> None:
     """Write one synchronisation: a mark each time, a line at counts 1, 2, 4, 8 and so on."""
-    frame = sys._getframe(2)  # who synchronised, behind the wrapper that reports
     stack = user_stack(frame, STACK_LINES, hidden=forwards.is_wrapper)
     source = stack[0] if stack else "unknown:0"
     key = (source, message)

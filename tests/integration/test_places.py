@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.nvtx_recorder import ROOT
 from tests.unit.test_places import marked, run
 
 torch = pytest.importorskip("torch")
@@ -219,3 +224,56 @@ def test_data_sets_from_a_generator_are_left_to_the_program(tmp_path: Path):
         assert got == [1, 2] * 3
     """
     run(tmp_path, program)
+
+
+def test_calls_that_no_line_makes_are_made_all_the_same(tmp_path: Path):
+    program = """
+        import atexit
+        import torch
+
+        for name in ("empty_cache", "synchronize"):
+            setattr(torch.cuda, name, lambda said=f"{name} done": print(said))
+        import nvprobe
+
+        nvprobe.instrument()
+        atexit.register(torch.cuda.empty_cache)
+        atexit.register(torch.cuda.synchronize)
+        atexit.register(torch.nn.ReLU().forward, torch.ones(1))
+        atexit.register(torch.nn.ReLU().forward, torch.ones(1))
+        atexit.register(nvprobe.range("last").__enter__)
+    """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["synchronize done", "empty_cache done"]
+
+
+def test_the_stream_that_is_waited_for_may_be_named(tmp_path: Path):
+    program = """
+        import torch
+
+        waits = []
+        torch.cuda.Stream.wait_stream = lambda self, stream: waits.append(stream)
+        torch.cuda.Stream.wait_event = lambda self, event: waits.append(event)
+        torch.cuda.Event.wait = lambda self, stream=None: waits.append(stream)
+        import nvprobe
+
+        nvprobe.instrument()
+        torch.cuda.Stream.wait_stream(object(), stream=1)  # wait_stream
+        torch.cuda.Stream.wait_event(object(), event=2)  # wait_event
+        torch.cuda.Event.wait(object(), stream=3)  # wait
+        assert waits == [1, 2, 3]
+    """
+    found, text = run(tmp_path, program)
+    assert {
+        letter: {name.rpartition(".")[2] for name, _ in rows}
+        for letter, rows in marked(found, text).items()
+    } == {"wait_stream": {"wait_stream"}, "wait_event": {"wait_event"}, "wait": {"wait"}}
