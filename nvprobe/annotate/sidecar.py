@@ -155,8 +155,9 @@ def write(kind: str, **fields: Any) -> None:
 
     Values JSON does not know are written as their text.
     """
-    if _file is not None:
-        _append(_file, {"kind": kind, **fields}, LIMIT + LIMIT // 8)
+    file = _file
+    if file is not None:
+        _append(file, {"kind": kind, **fields}, LIMIT + LIMIT // 8)
 
 
 def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
@@ -173,8 +174,8 @@ def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
         return
     rows = file.rows.get(kind)
     if rows is None:
+        file.columns[kind] = columns  # first: another thread may write the rows at once
         rows = file.rows.setdefault(kind, deque())
-        file.columns[kind] = columns
     rows.append(values)
     if len(rows) >= ROWS_PER_LINE:
         _flush_kind(file, kind)
@@ -182,9 +183,12 @@ def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
 
 def flush() -> None:
     """Write the rows collected so far."""
-    if _file is not None:
-        for kind in list(_file.rows):
-            _flush_kind(_file, kind)
+    file = _file
+    if file is None:
+        return
+    for kind in list(file.rows):
+        if file is _file:  # a full disk has not closed it meanwhile
+            _flush_kind(file, kind)
 
 
 def _flush_kind(file: _File, kind: str) -> None:
@@ -221,7 +225,8 @@ def clock() -> None:
     The mark ``nvprobe clock <unix ns>`` is written at the very nanoseconds it names, as far as a
     waiting loop can; the line's ``mark_ns`` are the times just before and after it.
     """
-    if _file is None or _file.descriptor is None:
+    file = _file
+    if file is None or file.descriptor is None:
         return
     for _ in range(3):  # registering the first name takes longer than the next
         named = time.time_ns() + CLOCK_LEAD_NS

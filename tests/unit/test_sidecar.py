@@ -170,6 +170,23 @@ def test_a_full_disk_closes_it_silently(tmp_path: Path):
     assert completed.returncode == 0, completed.stderr
 
 
+def test_a_disk_that_fills_at_the_end_of_a_step_stops_no_program(tmp_path: Path):
+    code = """
+        import os
+        import nvprobe
+        from nvprobe.annotate import sidecar
+        sidecar.open()
+        os.dup2(os.open("/dev/full", os.O_WRONLY), sidecar._file.descriptor)
+        for kind in ("module", "collective", "place"):
+            sidecar.row(kind, ("name",), ("x",))
+        with nvprobe.step():
+            pass
+        assert not sidecar.is_open()
+    """
+    completed = run(code, tmp_path)
+    assert completed.returncode == 0, completed.stderr
+
+
 def test_threads_write_whole_lines_and_lose_none(tmp_path: Path):
     code = """
         import threading
