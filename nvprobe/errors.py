@@ -12,6 +12,7 @@ A message is one line: it names the thing, says what is wrong and what to do abo
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 __all__ = [
@@ -21,7 +22,18 @@ __all__ = [
     "ProgramNotFound",
     "ToolError",
     "UsageError",
+    "without_folders",
 ]
+
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s:\"',()/]+/)+")
+
+
+def without_folders(text: str) -> str:
+    """A message fit for files that are handed on: of absolute paths the file's name alone.
+
+    Python's own errors name them: ``cannot import name 'a' from 'b' (/home/ann/lib/b.py)``.
+    """
+    return _FOLDERS.sub("", text)
 
 
 class NvprobeError(Exception):

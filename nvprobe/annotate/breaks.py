@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nvprobe.annotate import places, sidecar, torch_hooks
 from nvprobe.annotate.hooks import Hooks
 from nvprobe.annotate.sources import code_line, short_path
+from nvprobe.errors import without_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,6 @@ _BREAK_REASON = re.compile(
     r"^(?:Graph Break )?Reason: (?P<reason>.*?)(?=^User code traceback:|\Z)", re.M | re.S
 )
 _PLACE_IN_GUARD = re.compile(r"\s*# (?P<code>.*?)\s*# (?P<place>\S+:\d+ in \S+)")
-_FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s:\"',()/]+/)+")
 REASON_LIMIT = 2000
 """Characters kept of one reason."""
 
@@ -96,7 +96,7 @@ def _shown(frame: re.Match[str]) -> str:
 
 def _clean(text: str) -> str:
     """A reason without folders of this machine and of bounded length."""
-    text = _FOLDERS.sub("", text.strip())
+    text = without_folders(text.strip())
     return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}…"
 
 
@@ -143,7 +143,7 @@ def _reason(text: str) -> dict[str, Any]:
         _shown(frames[-1]) if frames else place["place"].replace(" in ", " ") if place else None
     )
     if source is not None:
-        source = _FOLDERS.sub("", source)
+        source = without_folders(source)
     return {
         "failed": failed or None,
         "guard": _clean(guard[: place.start()] if place else guard),

@@ -185,7 +185,7 @@ class Hooks:
         """Say that torch's ``name`` does not work here, and what is lost by it."""
         log.debug("no %s: %s: %r", self.what, name, error)
         reason = f"no {self.what}: {type(error).__name__}: {error}"
-        sidecar.write("hook", name=name, state="off", reason=reason)
+        sidecar.lacking(name, reason)
 
     def undo(self) -> None:
         """Put the originals back where nobody else has replaced ours since."""

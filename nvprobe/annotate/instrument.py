@@ -115,7 +115,7 @@ def _install(part: str) -> None:
         importlib.import_module(f"nvprobe.annotate.{part}").install()
     except Exception as error:
         log.debug("no instrumentation of %s: %r", part, error)
-        sidecar.write("hook", name=part, state="off", reason=repr(error))
+        sidecar.lacking(part, repr(error))
     else:
         sidecar.write("hook", name=part, state="on", reason=None)
 
@@ -130,7 +130,7 @@ def _discover(options: Options) -> None:
         discovery.start(depth=options.depth, modules=options.modules)
     except Exception as error:
         log.debug("no ranges for models: %r", error)
-        sidecar.write("hook", name="modules", state="off", reason=repr(error))
+        sidecar.lacking("modules", repr(error))
     else:
         sidecar.write("hook", name="modules", state="on", reason=None)
 

@@ -24,10 +24,11 @@ from typing import Any
 
 from nvprobe.annotate import emitter
 from nvprobe.annotate.sources import main_name
+from nvprobe.errors import without_folders
 from nvprobe.ranks import placement
 from nvprobe.version import __version__
 
-__all__ = ["close", "clock", "flush", "is_open", "on_open", "open", "row", "write"]
+__all__ = ["close", "clock", "flush", "is_open", "lacking", "on_open", "open", "row", "write"]
 
 log = logging.getLogger("nvprobe")
 
@@ -158,6 +159,11 @@ def write(kind: str, **fields: Any) -> None:
     file = _file
     if file is not None:
         _append(file, {"kind": kind, **fields}, LIMIT + LIMIT // 8)
+
+
+def lacking(name: str, reason: str) -> None:
+    """Say that a part of the instrumentation does not work here, and why."""
+    write("hook", name=name, state="off", reason=without_folders(reason))
 
 
 def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:

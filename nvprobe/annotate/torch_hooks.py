@@ -35,7 +35,7 @@ def _report(name: str, reason: object) -> None:
     if name not in _missing:
         _missing[name] = f"{type(reason).__name__}: {reason}"
         log.debug("%s is not available here (known: %s): %s", name, KNOWN, reason)
-        sidecar.write("hook", name=name, state="off", reason=_missing[name])
+        sidecar.lacking(name, _missing[name])
 
 
 def sequence_number() -> Callable[[], int] | None:

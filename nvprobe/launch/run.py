@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvprobe.errors import NvprobeError, ToolError
+from nvprobe.errors import NvprobeError, ToolError, without_folders
 from nvprobe.launch import rundir
 from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
@@ -304,7 +304,7 @@ class _Run:
             "signal": None,
             "duration_s": None,
             "files": [],
-            "notes": plan.notes,
+            "notes": [without_folders(note) for note in plan.notes],
             "problem": None,
             "steps": status.steps,
             "overhead": _overhead_fields(overhead),
@@ -315,8 +315,8 @@ class _Run:
                 "signal": ending.signal,
                 "duration_s": round(time.time() - self.started, 3),
                 "files": [file.name for file in outcome.files],
-                "notes": plan.notes + outcome.notes,
-                "problem": outcome.problem,
+                "notes": [without_folders(note) for note in plan.notes + outcome.notes],
+                "problem": without_folders(outcome.problem) if outcome.problem else None,
             }
         rundir.write_json(self.folder / "run.json", document)
 

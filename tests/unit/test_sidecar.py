@@ -187,6 +187,28 @@ def test_a_disk_that_fills_at_the_end_of_a_step_stops_no_program(tmp_path: Path)
     assert completed.returncode == 0, completed.stderr
 
 
+def test_what_is_missing_is_told_without_folders(tmp_path: Path):
+    code = """
+        import json
+        from nvprobe.annotate import hooks, sidecar, torch_hooks
+        sidecar.open()
+        try:
+            from json import nothing
+        except ImportError as error:
+            assert json.__file__ in str(error)
+            torch_hooks._report("ids", error)
+            hooks.Hooks("names").missing("json.nothing", error)
+    """
+    completed = run(code, tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    reasons = [line["reason"] for line in only(tmp_path) if line["kind"] == "hook"]
+    assert len(reasons) == 2
+    for reason in reasons:
+        assert reason.endswith(
+            "ImportError: cannot import name 'nothing' from 'json' (__init__.py)"
+        )
+
+
 def test_threads_write_whole_lines_and_lose_none(tmp_path: Path):
     code = """
         import threading

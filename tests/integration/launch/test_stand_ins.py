@@ -128,7 +128,9 @@ def test_version_without_end(launch: Launcher, nsys: Nsys, tmp_path: Path) -> No
     launch.environ["NVPROBE_NSYS"] = str(fake)
     result = launch(launch.script("print('ran')"))
     assert (result.code, result.out) == (0, "ran\n")
-    assert "is not Nsight Systems" in result.err
+    assert f"at {tmp_path} is not Nsight Systems" in result.err
+    assert "is not Nsight Systems" in str(result.run["notes"])
+    assert str(tmp_path.parent) not in str(result.run["notes"])
     named = launch("--force", "--backend", "nsys", "job.py")
     assert (named.code, named.out) == (1, "")
     assert "is not Nsight Systems" in named.err
