@@ -35,6 +35,10 @@ PYTHON_DOMAINS = {
 """NVTX domains of stacks, and the table that their marks are put into."""
 _WHAT = {PYTHON_SAMPLES: "Python samples", PYTHON_BACKTRACES: "Python back-traces"}
 _INSTALLED = r"^.*/(?:(?:site|dist)-packages|python3\.\d+)/"
+_HOMES = ("/", "/home", "/Users")
+"""Folders in common that say nothing: what stands below may be a person's name."""
+_TOP = r"^/+(?:(?:home|Users)/[^/]+/|[^/]+/)?"
+_KEPT = 3
 _WORD, _HEADER = 8, 32
 _FIXED, _FRAME = _HEADER + 2 * _WORD, 3 * _WORD
 
@@ -181,10 +185,14 @@ def _short_paths(files: set[str]) -> dict[str, str]:
     """Each file as a report shows it: without the folders of the machine it was recorded on.
 
     Installed files begin with their package, the others below the folder they have in common.
+    Those that have none keep their last two folders, and nothing of whose home they lie in.
     """
     short = {file: re.sub(_INSTALLED, "", file) for file in files}
     rest = [file for file in files if short[file] == file and file.startswith("/")]
     root = posixpath.commonpath([posixpath.dirname(file) for file in rest]) if rest else "/"
     for file in rest:
-        short[file] = posixpath.relpath(file, root)
+        if root in _HOMES:
+            short[file] = "/".join(re.sub(_TOP, "", file).split("/")[-_KEPT:])
+        else:
+            short[file] = posixpath.relpath(file, root)
     return short

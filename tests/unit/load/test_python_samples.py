@@ -12,6 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nvprobe.load import load
 from nvprobe.trace import Trace
 from tests.unit.load.exports import PROCESS, THREAD, kernel, launch, pushed, strings, texts, write
@@ -25,6 +27,7 @@ NAMES = strings(
     "linear", "/opt/venv/lib/python3.12/site-packages/torch/nn/functional.py",
     "run", "/usr/lib/python3.12/threading.py", "Python Periodic Sampling",
     "cudaStreamSynchronize_v3020",
+    "/home/ann/run.py", "/opt/ours/src/lib/net.py", "/home/bob/net.py", "/net.py",
 )  # fmt: skip
 STEP, LOAD, LINEAR, RUN = (3, 4), (5, 6), (7, 8), (9, 10)
 
@@ -110,6 +113,23 @@ def test_samples_are_stacks_and_no_marks(tmp_path: Path) -> None:
         "threading.py(1012): run",
     ]
     assert not any("home" in text for text in trace.strings.to_pylist() if text)
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"), [(14, "src/lib/net.py"), (15, "net.py"), (16, "net.py")]
+)
+def test_files_without_a_folder_in_common_show_no_ones_home(
+    tmp_path: Path, file: int, shown: str
+) -> None:
+    """A package beside the script that is installed to be edited; or the files of two persons."""
+    frames = stack((LOAD, 40), ((5, file), 1), ((5, 13), 7))
+    trace = sampled(tmp_path, domain(DOMAIN, textId=11), sample(5, frames))
+    assert trace.python_stacks is not None
+    assert texts(trace, trace.python_stacks.symbol) == [
+        "project/data/loader.py(40): load",
+        f"{shown}(1): load",
+        "run.py(7): load",
+    ]
 
 
 def test_what_is_no_stack_is_counted(tmp_path: Path) -> None:
