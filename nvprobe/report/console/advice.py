@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -140,9 +142,14 @@ def _where(finding: Finding) -> str:
     words = [
         f"{_word(finding, role)} {plain(source).plain}"
         for source, role in zip(finding.sources, finding.roles, strict=True)
-        if source not in finding.title
+        if not _names(finding.title, source)
     ]
     return ", ".join(words)
+
+
+def _names(title: str, source: str) -> bool:
+    """Whether a title has this line: ``net.py:31`` is neither ``net.py:3`` nor ``t.py:31``."""
+    return re.search(rf"(?<![\w./-]){re.escape(source)}(?!\w)", title) is not None
 
 
 def _word(finding: Finding, role: str) -> str:

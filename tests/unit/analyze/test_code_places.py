@@ -312,3 +312,15 @@ def test_roles_that_nobody_knows_are_shown_as_near(role: str) -> None:
     text = shown(analysis_of(loop(products), place("forward", "t.py\x1b[0m:9", role)))
     assert "near t.py" in text
     assert "\x1b" not in text
+
+
+def test_a_line_is_left_out_only_where_the_title_has_that_very_line() -> None:
+    analysis = analysis_of(loop(products))
+    first = (analysis.findings or ())[0]
+    sources = ("net.py:31", "net.py:3", "t.py:31")
+    one = dataclasses.replace(
+        first, title="Graph breaks at net.py:31, twice", sources=sources, roles=("line",) * 3
+    )
+    text = shown(dataclasses.replace(analysis, findings=(one,)))
+    assert "at net.py:3, at t.py:31" in text
+    assert text.count("net.py:31") == 1
