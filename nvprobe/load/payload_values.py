@@ -337,23 +337,27 @@ class Decoder:
         """Where each text or array ends: at its first element of zero, else at ``end``."""
         if not len(begin):
             return begin
-        ends = self._zero_elements(unit)
-        out = end.copy()
-        for phase in range(unit):
-            mine = np.flatnonzero(begin % unit == phase)
-            of_phase = ends[ends % unit == phase]
-            at = np.searchsorted(of_phase, begin[mine])
-            found = at < len(of_phase)
-            out[mine[found]] = np.minimum(of_phase[at[found]], end[mine[found]])
-        return out
+        zeros = self._zero_elements(unit)
+        if not len(zeros):
+            return end
+        wanted = begin % unit * self._span + begin
+        at = np.minimum(np.searchsorted(zeros, wanted), len(zeros) - 1)
+        here = begin + zeros[at] - wanted
+        same = (zeros[at] >= wanted) & (zeros[at] // self._span == begin % unit)
+        return np.where(same, np.minimum(here, end), end)
+
+    @property
+    def _span(self) -> int:
+        """More than any place in the bytes."""
+        return len(self.data) + 1
 
     def _zero_elements(self, unit: int) -> Column:
-        """First bytes of ``unit`` zeros in a row."""
+        """Where ``unit`` zeros in a row begin: by remainder, times ``_span``, and by place."""
         if unit not in self._zeros:
-            zero = self.data == 0
-            for shift in range(1, unit):
-                zero = zero[:-1] & (self.data[shift:] == 0)
-            self._zeros[unit] = np.flatnonzero(zero)
+            edge = np.flatnonzero(np.diff(self.data == 0, prepend=False, append=False))
+            first, count = edge[::2], np.maximum(edge[1::2] - edge[::2] - unit + 1, 0)
+            _, place = elements(first, first, count, 1)
+            self._zeros[unit] = np.sort(place % unit * self._span + place)
         return self._zeros[unit]
 
     def _bytes(self, here: Part) -> tuple[Column, Column]:

@@ -290,6 +290,25 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [8, 24, 2**22, 2**40])
+def test_structures_up_to_one_of_zeros(tmp_path: Path, size: int) -> None:
+    """However large the schema says that they are: beyond the payload there are none."""
+    given = [(1, 2), (0, 3), (4, 0), (0, 0), (9, 9)]
+    payload = b"".join(struct.pack("<II", *pair).ljust(min(size, 24), b"\0") for pair in given)
+    trace = _one(
+        tmp_path,
+        payload,
+        ("list", 300, 0, 2 << 4),
+        more_entries=entries(300, ("a", 16, 0), ("b", 16, 4)),
+        more_schemas=[schema(300, "pair", payloadSize=size)],
+    )
+    if size > len(payload):
+        assert trace.payloads is None
+    else:
+        found = [value for _, value in _pairs(trace)]
+        assert sorted(found) == sorted(number for pair in given[:3] for number in pair)
+
+
 def test_an_unknown_type_hides_no_other_where_offsets_are_told(tmp_path: Path) -> None:
     payload = struct.pack("<qqq", 1, 2, 3)
     offsets = (("a", 17, 0), ("strange", 16777300, 8), ("c", 17, 16))
