@@ -50,6 +50,7 @@ TEXTS: dict[int, tuple[int, str]] = {
 FIRST_STRING, LAST_STRING = 75, 78
 _MOST = 2**40
 """Lengths and offsets beyond this are damage; kept within, sums of them cannot wrap."""
+_DEEPEST = 64
 _POINTER = 8
 _INDIRECT = 0b1110
 """Entry flags of addresses and offsets: what they lead to is elsewhere."""
@@ -140,8 +141,11 @@ class Schemas:
         entries = tables.read("NVTX_PAYLOAD_SCHEMA_ENTRIES")
         return cls(_schemas(about, entries), _enums(tables))
 
-    def extent(self, domain: int, entry: Entry) -> tuple[int, int] | None:
-        """(bytes, alignment) of one element of an entry, ``None`` where that is not fixed."""
+    def extent(self, domain: int, entry: Entry, depth: int = 0) -> tuple[int, int] | None:
+        """(bytes, alignment) of one element of an entry, ``None`` where that is not fixed.
+
+        ``depth`` counts the structures around it; of more than ``_DEEPEST`` nothing is told.
+        """
         if entry.indirect:
             return _POINTER, _POINTER
         if FIRST_STRING <= entry.type <= LAST_STRING:
@@ -157,7 +161,8 @@ class Schemas:
         key = (domain, entry.type)
         if key not in self._extents:
             self._extents[key] = None  # what a schema that holds itself finds
-            self._extents[key] = self._struct(domain, self.schemas.get(key))
+            if depth < _DEEPEST:
+                self._extents[key] = self._struct(domain, self.schemas.get(key), depth + 1)
         return self._extents[key]
 
     def enum(self, domain: int, entry: Entry) -> EnumType | None:
@@ -167,13 +172,13 @@ class Schemas:
             return _NCCL_REDUCTIONS
         return known
 
-    def _struct(self, domain: int, schema: Schema | None) -> tuple[int, int] | None:
+    def _struct(self, domain: int, schema: Schema | None, depth: int) -> tuple[int, int] | None:
         """(bytes, alignment) of a static schema or a union, ``None`` for any other."""
         if schema is None or schema.layout not in (Layout.STATIC, Layout.UNION):
             return None
         end, widest = 0, 1
         for entry in schema.entries:
-            extent = self.extent(domain, entry)
+            extent = self.extent(domain, entry, depth)
             if extent is None or (entry.form > Form.FIXED and not entry.indirect):
                 return None
             size, align = extent

@@ -309,6 +309,22 @@ def test_structures_up_to_one_of_zeros(tmp_path: Path, size: int) -> None:
         assert sorted(found) == sorted(number for pair in given[:3] for number in pair)
 
 
+def test_structures_inside_one_another_without_end(tmp_path: Path) -> None:
+    """Two thousand deep: what nobody writes is left out, whatever the stack of Python holds."""
+    deep = range(1000, 3000)
+    trace = _one(
+        tmp_path,
+        struct.pack("<ii", 7, 1),
+        ("first", 15, 0),
+        ("x", deep[0], 4),
+        more_entries=[row for n in deep for row in entries(n, ("x", n + 1, 0))]
+        + entries(deep[-1] + 1, ("last", 15, 0)),
+        more_schemas=[schema(n) for n in (*deep, deep[-1] + 1)],
+    )
+    assert _pairs(trace) == [("first", 7)]
+    assert any("are left out" in warning for warning in trace.warnings)
+
+
 def test_an_unknown_type_hides_no_other_where_offsets_are_told(tmp_path: Path) -> None:
     payload = struct.pack("<qqq", 1, 2, 3)
     offsets = (("a", 17, 0), ("strange", 16777300, 8), ("c", 17, 16))
