@@ -50,6 +50,13 @@ class _Sampler:
         start = time.perf_counter_ns()
         if start < self.due:
             return
+        try:
+            self._read(done)
+        finally:  # what fails takes its time, too
+            end = time.perf_counter_ns()
+            self.due = end + PAUSE * (end - start)
+
+    def _read(self, done: int) -> None:
         read = torch_hooks.allocator_counters()
         if read is None:
             return
@@ -59,8 +66,6 @@ class _Sampler:
             row = (done, device, time.time_ns(), *_figures(read(device)))
             sidecar.row("allocator", COLUMNS, row)
         self.readings += 1
-        end = time.perf_counter_ns()
-        self.due = end + PAUSE * (end - start)
 
 
 def _in_use(read: Any) -> list[int]:

@@ -58,11 +58,13 @@ def allocator_counters() -> Callable[[int], Any] | None:
     """What reads the caching allocator's counters of a device, as a nested dictionary.
 
     ``torch.cuda.memory_stats_as_nested_dict`` (1.8 to 2.13); None until the program itself has
-    begun to use CUDA, which this never does.
+    begun to use CUDA, which this never does, and for another allocator than torch's own
+    (``get_allocator_backend``, 2.0 to 2.13): ``cudaMallocAsync`` asks the driver, of each device,
+    and a pluggable one has no counters.
     """
     try:
         cuda = sys.modules["torch"].cuda
-        if not cuda.is_initialized():
+        if not cuda.is_initialized() or cuda.get_allocator_backend() != "native":
             return None
         found: Callable[[int], Any] = cuda.memory_stats_as_nested_dict
     except Exception as error:

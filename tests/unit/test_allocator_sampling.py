@@ -29,9 +29,10 @@ STAND_IN = """
                 "num_device_alloc": len(read), "num_ooms": 0}
 
     cuda = types.SimpleNamespace(is_initialized=lambda: started, device_count=lambda: 3,
-                                 memory_stats_as_nested_dict=counters)
+                                 memory_stats_as_nested_dict=counters,
+                                 get_allocator_backend=lambda: backend)
     sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
-    started = True
+    started, backend = True, "native"
 
     from nvprobe.annotate import allocator, sidecar, steps
     allocator.time = types.SimpleNamespace(perf_counter_ns=Clock(), time_ns=lambda: 77)
@@ -105,3 +106,33 @@ def test_cuda_is_never_started_and_a_failure_costs_rows_alone(tmp_path: Path) ->
     """,
     )
     assert sorted({row["steps"] for row in rows}) == [3, 4]
+
+
+def test_another_allocator_is_not_asked(tmp_path: Path) -> None:
+    """``cudaMallocAsync`` would ask the driver, of devices that the program does not use, too."""
+    rows = _rows(
+        tmp_path,
+        """
+    backend = "cudaMallocAsync"
+    step(10**9)
+    assert not read
+    """,
+    )
+    assert rows == []
+
+
+def test_readings_that_fail_stay_as_far_apart(tmp_path: Path) -> None:
+    rows = _rows(
+        tmp_path,
+        """
+    def failing(device):
+        counters(device)
+        raise RuntimeError
+
+    cuda.memory_stats_as_nested_dict = failing
+    for _ in range(64):
+        step(250_000)
+    assert len(read) == 17, len(read)  # 10 µs each: at once, then one in 1 ms, of 16 ms
+    """,
+    )
+    assert rows == []
