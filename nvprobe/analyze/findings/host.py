@@ -18,7 +18,6 @@ from nvprobe.analyze.findings.places import common_path, main_operator, named
 from nvprobe.analyze.findings.sources import sampled_lines
 from nvprobe.analyze.grouping import push_up
 from nvprobe.analyze.summary import duration
-from nvprobe.analyze.waiting.charges import LONG_NS
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.model import PathTable
 from nvprobe.trace import Column, OpKind
@@ -168,8 +167,7 @@ def _in_pauses(evidence: Evidence, size: int) -> Column:
 def _after_pauses(evidence: Evidence) -> Column:
     """Op rows that ended a long pause of a steady step."""
     gaps = evidence.waits.gaps
-    rows = (gaps.queued - gaps.start >= LONG_NS) & evidence.in_steady(gaps.queued)
-    return gaps.op[rows]
+    return gaps.op[evidence.waits.long & evidence.in_steady(gaps.queued)]
 
 
 def _named(evidence: Evidence, path: int) -> str:

@@ -30,7 +30,7 @@ from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["idle_charges", "idle_instants", "step_at"]
+__all__ = ["idle_charges", "idle_instants", "long_gaps", "step_at"]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
@@ -64,7 +64,7 @@ def idle_charges(
     pieces = _cut(attribution, gaps, steps, delays, lines)
     # Of all pieces together: the rows of new paths follow the order of look-ups.
     path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
-    long = _long(gaps, work)
+    long = long_gaps(gaps, work)
     bubble = np.zeros(len(waits), np.int64)
     tables, waited = [], []
     for low in range(0, len(path), _BATCH):
@@ -104,7 +104,7 @@ def idle_instants(
     return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
 
 
-def _long(gaps: Gaps, work: HostWork) -> Column:
+def long_gaps(gaps: Gaps, work: HostWork) -> Column:
     """Bool per gap: its host time, without what has a cause of its own, is `LONG_NS` or more."""
     out = gaps.queued - gaps.start >= LONG_NS
     rows = np.flatnonzero(out & (gaps.thread != NO_ROW))

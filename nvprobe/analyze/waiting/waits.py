@@ -28,7 +28,7 @@ from nvprobe.analyze.waiting.charges import IdleCharges, by
 from nvprobe.analyze.waiting.gaps import Gaps, device_gaps
 from nvprobe.analyze.waiting.host import HostTime, host_time, sampled_host_time
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork, call_roles, host_work
-from nvprobe.analyze.waiting.idle import idle_charges
+from nvprobe.analyze.waiting.idle import idle_charges, long_gaps
 from nvprobe.analyze.waiting.idle_lines import (
     SAMPLED_CAUSES,
     LineIdle,
@@ -52,6 +52,8 @@ class Waits:
 
     streams: Streams
     gaps: Gaps
+    long: Column
+    """Bool per gap: one long pause of the host (`IdleCharges.long`)."""
     idle: IdleCharges
     syncs: Syncs
     overlap: Overlap
@@ -121,6 +123,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     return Waits(
         streams=lanes,
         gaps=gaps,
+        long=long_gaps(gaps, host),
         idle=idle,
         syncs=syncs,
         overlap=overlap(attribution, crowd, work, lanes, steps),

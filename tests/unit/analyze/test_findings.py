@@ -327,6 +327,22 @@ def test_a_long_pause_is_not_promised_to_who_launches_faster() -> None:
     assert launches.saves_ns[1] < host / 2
 
 
+def test_gaps_with_a_cause_of_their_own_are_no_pauses() -> None:
+    """Memory from the driver takes as long in every step, and another kernel comes after it."""
+
+    def body(scene: Scene) -> None:
+        paused(scene, 3 * MS)
+        for _ in range(2):
+            scene.host(100 * US)  # let the GPU run dry
+            scene.call("cudaMalloc", 3 * MS)
+            scene.inside("grow", lambda: _ignore(scene.launch(BF16_GEMM, 10 * US)))
+
+    found = {one.id: one for one in analysis_of(loop(body, steps=5)).findings or ()}
+    pause = found["host_work"]
+    assert pause.title.endswith("own work in step, before step/h2d")
+    assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
+
+
 def found_idle(analysis: Analysis) -> int:
     """ns of idle time in which the host launches or does something else."""
     assert analysis.waits is not None
