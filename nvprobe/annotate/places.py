@@ -215,10 +215,13 @@ def site_behind(frame: FrameType, name: str, detail: str | None) -> None:
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The code that a callable runs, if the user wrote it in Python."""
+    """The code that a callable runs, if the user wrote it in Python and it can be found."""
     while isinstance(function, functools.partial):
         function = function.func
-    function = inspect.unwrap(getattr(function, "__func__", function))
+    try:
+        function = inspect.unwrap(getattr(function, "__func__", function))
+    except Exception:  # wrapped around itself; an object may answer anything to an attribute
+        return None
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):  # an object that can be called
         code = getattr(vars(type(function)).get("__call__"), "__code__", None)

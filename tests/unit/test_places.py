@@ -202,3 +202,19 @@ def test_without_a_sidecar_nothing_is_kept(tmp_path: Path):
         assert not places._places
     """
     assert run(tmp_path, program.replace("NVPROBE", ""))[0] == []
+
+
+def test_a_function_wrapped_around_itself_is_decorated_without_a_line(tmp_path: Path):
+    program = """
+        import nvprobe
+        from nvprobe.annotate import sidecar
+
+        sidecar.open()
+
+        def work():
+            return 3
+
+        work.__wrapped__ = work
+        assert nvprobe.annotate(work)() == 3
+    """
+    assert run(tmp_path, program)[0] == []
