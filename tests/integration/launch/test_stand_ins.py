@@ -84,7 +84,7 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
         ('"$@"; trap "" INT TERM; sleep 300 & wait', "no progress for 2 s"),
         (f'"$@" & {UNTIL_IT_RUNS}; (sleep 1; touch may-end) & kill -9 $$', "killed by signal 9"),
         ('"$@"; exit 0', "no report was written"),
-        ('"$@"; sleep 6', "the program has ended, nsys is writing its report"),
+        ('"$@"; sleep 12', "the program has ended, nsys is writing its report"),
         (
             '"$@"; echo "No space left on device"; exit 0',
             "No space left on device (free some space",
