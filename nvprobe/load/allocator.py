@@ -25,8 +25,7 @@ def allocator_samples(
 
     They are the devices that the process used, in order, where as many were sampled as used.
     """
-    rows = [row for row in rows if is_whole(row.get("time_ns"))]
-    ordinal = _integers([row.get("device") for row in rows]).astype(np.int32)
+    ordinal = _integers([row["device"] for row in rows]).astype(np.int32)
     ops = trace.ops
     used = np.empty(0, np.int64) if ops is None else np.unique(ops.device[ops.process == process])
     used, sampled = used[used >= 0], np.unique(ordinal)

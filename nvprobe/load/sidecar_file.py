@@ -21,6 +21,8 @@ __all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
 SCHEMA = "nvprobe.sidecar/1"
 _KINDS = ("graph", "graph_break", "recompile", "compile_span", "cudagraph", "sync", "root")
 _MODULE = ("thread", "first_seq", "last_seq", "start_ns", "end_ns")
+_STEP = ("step", "start_ns", "end_ns")
+_READING = ("device", "time_ns", "allocated", "reserved", "peak_allocated", "peak_reserved")
 _MOST = 2**61
 """Greater numbers are no times and no counts; sums of those within cannot wrap."""
 
@@ -73,20 +75,17 @@ def _take(line: dict[str, Any], found: SidecarFile) -> None:
     if kind == "header" and not found.header:
         found.header = line
     elif kind == "module":
-        for row in _rows(line, found):
-            if isinstance(row.get("module"), str) and whole(row, _MODULE):
-                for name in ("module", *_MODULE):
-                    found.modules[name].append(row[name])
-            else:
-                found.strange += 1
+        for row in _rows(line, found, _MODULE, ("module",)):
+            for name in ("module", *_MODULE):
+                found.modules[name].append(row[name])
     elif kind == "step":
-        for row in _rows(line, found):
-            for name in ("step", "start_ns", "end_ns"):
-                found.steps[name].append(row.get(name))
+        for row in _rows(line, found, _STEP):
+            for name in _STEP:
+                found.steps[name].append(row[name])
     elif kind == "allocator":
-        found.allocator += _rows(line, found)
+        found.allocator += _rows(line, found, _READING)
     elif kind == "place":
-        found.lines["place"] += _rows(line, found)
+        found.lines["place"] += _rows(line, found, texts=("name", "role", "source"))
     elif kind == "truncated":
         found.warnings.append(
             f"{found.file}: the sidecar reached its limit; later rows are missing"
@@ -95,16 +94,23 @@ def _take(line: dict[str, Any], found: SidecarFile) -> None:
         found.lines[kind].append(line)
 
 
-def _rows(line: dict[str, Any], found: SidecarFile) -> Iterator[dict[str, Any]]:
-    """The rows of a line by column; those of another length are counted."""
+def _rows(
+    line: dict[str, Any],
+    found: SidecarFile,
+    numbers: tuple[str, ...] = (),
+    texts: tuple[str, ...] = (),
+) -> Iterator[dict[str, Any]]:
+    """The rows of a line by column; those of another length, or without these, are counted."""
     columns, rows = line.get("columns"), line.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list):
         found.strange += 1
         return
     names = [str(name) for name in columns]
-    for row in rows:
-        if isinstance(row, list) and len(row) == len(names):
-            yield dict(zip(names, row, strict=True))
+    for values in rows:
+        fits = isinstance(values, list) and len(values) == len(names)
+        row = dict(zip(names, values, strict=True)) if fits else {}
+        if fits and whole(row, numbers) and all(isinstance(row.get(t), str) for t in texts):
+            yield row
         else:
             found.strange += 1
 

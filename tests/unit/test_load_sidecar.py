@@ -219,23 +219,28 @@ def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:
 
 
 def test_readings_of_the_allocator(tmp_path: Path) -> None:
-    """Devices are those the process used, in order; what is unknown or damaged is -1."""
-    columns = ["steps", "device", "time_ns", "allocated", "retries", "device_allocs"]
-    rows = [[0, 1, ORIGIN + 7, 11, 2, None], [0, 3, ORIGIN + 9, 1 << 70, 2, 5],
-            [0, 1, "soon", 1, 1, 1]]  # fmt: skip
-    line = {"kind": "allocator", "columns": columns, "rows": rows}
+    """Devices are those the process used, in order; a counter that is unknown is -1."""
+    rows = [
+        [0, 1, ORIGIN + 7, 11, 20, 15, 20, 2, None, None, 0],
+        [0, 3, ORIGIN + 9, 12, 20, 15, 20, 2, 5, "many", 0],
+        [0, 3, ORIGIN + 9, 1 << 70, 20, 15, 20, 2, 5, 1, 0],
+        [0, 1, "soon", 1, 20, 15, 20, 1, 1, 1, 0],
+        [0, None, ORIGIN + 9, 1, 20, 15, 20, 1, 1, 1, 0],
+    ]
+    line = {"kind": "allocator", "columns": COLUMNS, "rows": rows}
     plain = trace()
     ops = Ops(**{name: np.array([0, 0, 0]) for name in FIELDS}, device=np.array([6, 2, 6]))
     for used, device in ((ops, [2, 6]), (None, [-1, -1])):
         known = dataclasses.replace(plain, ops=used)
-        side = merge_sidecars(known, [read_sidecar(write(tmp_path, HEADER, line))]).sidecar
-        found = side.allocator
+        merged = merge_sidecars(known, [read_sidecar(write(tmp_path, HEADER, line))])
+        found = merged.sidecar.allocator
+        assert "3 lines or rows are not as the format has them" in merged.warnings[-1]
         assert found.device.tolist() == device
         assert found.ordinal.tolist() == [1, 3]
         assert found.time.tolist() == [7, 9]
-        assert found.allocated.tolist() == [11, -1]
+        assert found.allocated.tolist() == [11, 12]
         assert found.device_allocs.tolist() == [-1, 5]
-        assert found.reserved.tolist() == [-1, -1]
+        assert found.device_frees.tolist() == [-1, -1]
     side = merge_sidecars(plain, [read_sidecar(write(tmp_path, HEADER, MODULES))]).sidecar
     assert side.allocator is None
 
@@ -253,7 +258,9 @@ def test_places_have_one_row_a_position_with_its_highest_count(tmp_path: Path) -
         "not a row",
     ]
     line = {"kind": "place", "columns": columns, "rows": rows}
-    found = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))]).sidecar.places
+    merged = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))])
+    assert "3 lines or rows are not as the format has them" in merged.warnings[-1]
+    found = merged.sidecar.places
     assert [(one.name, one.source, one.count) for one in found] == [
         ("forward", "t.py:5", 4),
         ("forward", "t.py:8", 1),
@@ -293,7 +300,7 @@ def test_no_value_of_another_type_crashes(tmp_path: Path, seed: int) -> None:
     lines: list[dict[str, Any]] = [
         MODULES,
         {"kind": "step", "columns": ["step", "start_ns", "end_ns"], "rows": [[1, ORIGIN, 5]]},
-        {"kind": "allocator", "columns": ["time_ns", "device"], "rows": [[ORIGIN, 0]]},
+        {"kind": "allocator", "columns": [*COLUMNS], "rows": [[0, 0, ORIGIN, *[1] * 8]]},
         {
             "kind": "place",
             "columns": ["name", "role", "source", "count"],
@@ -329,12 +336,16 @@ def _spoil(rng: random.Random, value: Any) -> None:
 
 def test_what_is_not_as_documented_is_counted(tmp_path: Path) -> None:
     rows = [*MODULES["rows"], ["fwd:x", "seventy", 1, 2, 3, 4], ["short"], 5]
-    lines = [{**MODULES, "rows": rows}, {"kind": "sync", "source": "f:1", "count": "often"}]
+    lines = [
+        {**MODULES, "rows": rows},
+        {"kind": "sync", "source": "f:1", "count": "often"},
+        {"kind": "step", "columns": ["step", "start_ns", "end_ns"], "rows": [[1, "soon", 5]]},
+    ]
     found = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, *lines))])
     assert found.sidecar is not None
     assert (len(found.sidecar.modules), found.sidecar.syncs) == (2, ())
     (warning,) = found.warnings
-    assert warning.startswith("sidecar.2.70.jsonl: 4 lines or rows are not as the format has them")
+    assert warning.startswith("sidecar.2.70.jsonl: 5 lines or rows are not as the format has them")
 
 
 def test_a_process_with_several_traces_has_its_modules_in_each(tmp_path: Path) -> None:
