@@ -16,10 +16,10 @@ import numpy as np
 
 from nvprobe.analyze.model import UNKNOWN, Steps
 from nvprobe.attribute.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Table, column
+from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 from nvprobe.trace.sidecar import AllocatorSamples
 
-__all__ = ["AllocatorDevices", "AllocatorSteps", "AllocatorUse", "allocator_use"]
+__all__ = ["AllocatorDevices", "AllocatorSteps", "AllocatorUse", "allocator_use", "same_process"]
 
 NEAR_NS = 250_000
 _COUNTED = ("retries", "device_allocs", "device_frees", "out_of_memory")
@@ -75,27 +75,32 @@ class AllocatorUse:
 
 def allocator_use(attribution: Attribution, steps: Steps) -> AllocatorUse | None:
     """Readings by device and step; None where none were taken."""
-    sidecar = attribution.trace.sidecar
-    samples = None if sidecar is None else sidecar.allocator
+    trace = attribution.trace
+    samples = None if trace.sidecar is None else trace.sidecar.allocator
     if samples is None or not len(samples):
         return None
-    capacity = np.append(attribution.trace.devices.memory_bytes, -1)
+    capacity = np.append(trace.devices.memory_bytes, -1)
     keys = np.unique(np.stack([samples.process, samples.ordinal], axis=1), axis=0)
     devices, parts = [], [AllocatorSteps.empty()]
     for process, ordinal in keys.tolist():  # few: one a GPU
         rows = np.flatnonzero((samples.process == process) & (samples.ordinal == ordinal))
         series = samples.take(rows[np.argsort(samples.time[rows], kind="stable")])
         device = int(series.device[0])
-        part = _steps(series, steps, process)
+        part = _steps(series, steps, np.flatnonzero(same_process(trace, process)[steps.process]))
         peaks = series.peak_allocated.max(), series.peak_reserved.max()
         devices.append((process, device, len(series), *peaks, capacity[device], *_summed(part)))
         parts.append(part)
     return AllocatorUse(AllocatorDevices(*np.array(devices, np.int64).T), _joined(parts))
 
 
-def _steps(series: AllocatorSamples, steps: Steps, process: int) -> AllocatorSteps:
-    """Differences between the readings at both edges of the steps of one process."""
-    row = np.flatnonzero(steps.process == process)
+def same_process(trace: Trace, process: int) -> Column:
+    """Bool per row of the processes: it is that one, in whichever of several torch traces."""
+    pid = trace.processes.pid
+    return np.asarray(pid == pid[process])
+
+
+def _steps(series: AllocatorSamples, steps: Steps, row: Column) -> AllocatorSteps:
+    """Differences between the readings at both edges of these steps, all of one process."""
     near = np.minimum((steps.end[row] - steps.start[row]) // 4, NEAR_NS)
     first, last = (_nearest(series.time, edge[row], near) for edge in (steps.start, steps.end))
     both = (first >= 0) & (last >= 0) & (first < last)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nvprobe.analyze.allocator import same_process
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import named
 from nvprobe.attribute.intervals import union_length
@@ -120,7 +121,8 @@ def memory_growth(evidence: Evidence) -> Iterator[Finding]:
     devices, steps = evidence.allocator.devices, evidence.allocator.steps
     steps = steps.take(np.isin(steps.step, evidence.steady))
     for row, (process, device) in enumerate(zip(devices.process, devices.device, strict=True)):
-        here = (steps.device == device) & (evidence.steps.process[steps.step] == process)
+        own = same_process(evidence.trace, process)[evidence.steps.process[steps.step]]
+        here = own & (steps.device == device)
         growth, level = steps.growth_bytes[here], steps.allocated_bytes[here]
         if len(growth) < GROWING_STEPS or growth.min() <= 0:
             continue

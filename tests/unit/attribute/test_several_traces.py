@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from nvprobe.analyze import analyze
+from nvprobe.annotate.allocator import COLUMNS as READING
 from nvprobe.attribute import attribute
 from nvprobe.attribute.together import load
 from nvprobe.errors import UsageError
@@ -106,6 +107,29 @@ def test_every_cycle_keeps_the_arguments_of_its_operators(tmp_path: Path) -> Non
         if row["path"].endswith(CONVOLUTION)
     ]
     assert flops == [2 * 64 * 4 * 2 * 9, 2 * 16 * 4 * 2 * 9]
+
+
+def test_readings_of_the_allocator_reach_the_steps_of_every_cycle(tmp_path: Path) -> None:
+    """The sidecar is the process's, not that of its first trace."""
+    edges = (1_000, 2_000, 5_001_000, 5_002_000)
+    rows = [
+        [0, 0, BASE + 1000 * edge + 20, 100 * n, 900, 500, 900, 0, 0, 0, 0]
+        for n, edge in enumerate(edges)
+    ]
+    lines = [
+        {"kind": "header", "schema": "nvprobe.sidecar/1", "pid": 7, "rank": 0},
+        {"kind": "allocator", "columns": READING, "rows": rows},
+    ]
+    sidecar = tmp_path / "sidecar.0.7.jsonl"
+    sidecar.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    traces = [_write(tmp_path / f"{n}.json", step=n, at_us=n * 5_000_000) for n in range(2)]
+    found = document(analyze(attribute(load(*traces, sidecar))))["memory"]["allocator"]
+    assert [(step["index"], step["growth_bytes"]) for step in found["steps"]] == [
+        (0, 100),
+        (1, 100),
+    ]
+    (device,) = found["devices"]
+    assert (device["readings"], device["steps"]) == (4, 2)
 
 
 def test_times_that_cannot_be_stay_so(tmp_path: Path) -> None:
