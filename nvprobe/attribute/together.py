@@ -20,6 +20,7 @@ from nvprobe.attribute.warp import warp_of
 from nvprobe.errors import InputError, UsageError
 from nvprobe.load import Format, sniff
 from nvprobe.load import load as load_one
+from nvprobe.load.faults import shown
 from nvprobe.load.kineto import load_kineto
 from nvprobe.load.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.load.sidecar import merge_sidecars, read_sidecar
@@ -112,7 +113,9 @@ def _contents(folder: Path, notes: list[str]) -> list[Path]:
     traces = first_rank(folder, trace_files(folder), notes)
     found = [*reports[:1], *traces, *sorted(folder.glob("sidecar.*.jsonl"))]
     if not reports and not traces:
-        raise InputError(f"{folder.name}: no report and no trace in this run folder; run it again")
+        raise InputError(
+            f"{shown(folder)}: no report and no trace in this run folder; run it again"
+        )
     return found
 
 
@@ -122,9 +125,10 @@ def combine(profile: Trace, torch: Trace) -> Trace:
     if offset is not None:
         return _on_one_clock(profile, torch, offset)
     if len(torch.sources) > 1:
+        files = ", ".join(shown(source.file) for source in torch.sources)
         raise InputError(
-            f"{', '.join(source.file for source in torch.sources)}: several torch traces, and none "
-            "of the processes of the report; give one of them"
+            f"{files}: several torch traces, and none of the processes of the report; give one of "
+            "them"
         )
     return _by_sequence(profile, torch)
 
@@ -152,7 +156,7 @@ def _by_sequence(profile: Trace, torch: Trace) -> Trace:
 
 
 def _not_one_program(profile: Trace, torch: Trace, match: Match) -> str:
-    files = " and ".join(trace.sources[0].file for trace in (profile, torch))
+    files = " and ".join(shown(trace.sources[0].file) for trace in (profile, torch))
     if torch.ops is None or not len(torch.ops):
         return (
             f"{files}: not of one process, and the torch trace has no kernels to match by; "

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from nvprobe.errors import InputError
+from nvprobe.load.faults import shown
 
 __all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
 
@@ -60,10 +61,12 @@ def read_sidecar(path: str | Path) -> SidecarFile:
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     broken += bool(line.strip())
     except OSError as error:
-        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
+        raise InputError(
+            f"{shown(path)}: cannot be read: {error.strerror}; check the path"
+        ) from None
     if found.header.get("schema") != SCHEMA:
         raise InputError(
-            f"{path.name}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
+            f"{shown(path)}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
         )
     if broken:
         found.warnings.append(f"{path.name}: {broken} incomplete lines of the sidecar are lost")

@@ -202,6 +202,9 @@ def test_another_process_is_left_out_and_told(tmp_path: Path) -> None:
 def test_not_a_sidecar(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^sidecar\.2\.70\.jsonl: not a sidecar of nvprobe"):
         read_sidecar(write(tmp_path, {"a": 1}))
+    hostile = write(tmp_path, {"a": 1}).rename(tmp_path / "sidecar.\x1b[2J.jsonl")
+    with pytest.raises(InputError, match=r"^sidecar\.\\x1b\[2J\.jsonl: not a sidecar"):
+        read_sidecar(hostile)
 
 
 def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:

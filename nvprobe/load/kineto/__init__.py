@@ -11,6 +11,7 @@ import ctypes
 from pathlib import Path
 
 from nvprobe.errors import InputError
+from nvprobe.load.faults import shown
 from nvprobe.load.kineto.assemble import assemble
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.reader import read_events
@@ -31,7 +32,9 @@ def load_kineto(path: str | Path, *, python_stacks: bool = False) -> Trace:
     try:
         reading = read_events(path, collector)
     except OSError as error:
-        raise InputError(f"{path.name}: cannot be read: {error.strerror}; check the path") from None
+        raise InputError(
+            f"{shown(path)}: cannot be read: {error.strerror}; check the path"
+        ) from None
     if not collector.timed:
         raise InputError(_nothing(path, reading.damage.cut))
     trace = assemble(path, collector, reading)

@@ -15,7 +15,7 @@ from nvprobe.analyze import analyze
 from nvprobe.annotate.allocator import COLUMNS as READING
 from nvprobe.attribute import attribute
 from nvprobe.attribute.together import load
-from nvprobe.errors import UsageError
+from nvprobe.errors import InputError, UsageError
 from nvprobe.report.tables import document
 
 SECOND = 1_000_000_000
@@ -176,6 +176,14 @@ def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
     assert [source.file for source in trace.sources] == ["rank-1.json"]
     (note,) = trace.warnings
     assert re.search(r"only rank 1 is analysed; traces of ranks 2, 3 lie beside it", note)
+
+
+def test_names_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    empty = tmp_path / "run\x1b[2J"
+    empty.mkdir()
+    (empty / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"^run\\x1b\[2J: no report and no trace"):
+        load(empty)
 
 
 def test_a_launched_folder_is_one_run(tmp_path: Path) -> None:
