@@ -132,9 +132,8 @@ def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) ->
     environ = {**os.environ, "NVPROBE_JOB": folder.name}
     ending = run_alone(job.with_inner(_inner_command(job, folder, inner_words)), environ)
     outcome = Outcome(ending.code or 0, folder)
-    ranks = sorted(folder.glob("rank*/run.json")) + sorted(folder.glob("process*/run.json"))
-    outcome.files = [file.parent for file in ranks]
-    if not ranks:
+    outcome.files = rundir.of_ranks(folder)
+    if not outcome.files:
         with suppress(OSError):
             folder.rmdir()  # nothing came into it
         outcome.problem = (

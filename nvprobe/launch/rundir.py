@@ -20,7 +20,15 @@ from typing import Any
 from nvprobe.errors import UsageError
 from nvprobe.ranks import Placement
 
-__all__ = ["PARENT", "REPORT", "create", "create_for_rank", "plain_words", "write_json"]
+__all__ = [
+    "PARENT",
+    "REPORT",
+    "create",
+    "create_for_rank",
+    "of_ranks",
+    "plain_words",
+    "write_json",
+]
 
 PARENT = "nvprobe-runs"
 """Where runs go that were given no folder, below the working directory."""
@@ -81,6 +89,17 @@ def create_for_rank(
     _claim(shared, hashlib.sha256(key.encode()).hexdigest()[:16])
     stem = f"process{os.getpid()}" if place.rank is None else f"rank{place.rank}"
     return _first_free(shared / stem)
+
+
+def of_ranks(shared: Path) -> list[Path]:
+    """The folders of a job's ranks that recorded something, the lowest rank's first."""
+    found = [file.parent for file in shared.glob("*/run.json")]
+    ours = [folder for folder in found if folder.name.startswith(("rank", "process"))]
+    return sorted(ours, key=lambda folder: (folder.name[0] != "r", _numbers(folder.name)))
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", name)]
 
 
 def job_key(environ: Mapping[str, str]) -> str:

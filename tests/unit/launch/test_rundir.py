@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from nvprobe.errors import UsageError
-from nvprobe.launch.rundir import create, create_for_rank, job_key, plain_words, write_json
+from nvprobe.launch.rundir import (
+    create,
+    create_for_rank,
+    job_key,
+    of_ranks,
+    plain_words,
+    write_json,
+)
 from nvprobe.ranks import Placement
 
 
@@ -79,3 +86,12 @@ def test_json_is_whole_or_absent(tmp_path: Path) -> None:
         write_json(tmp_path / "run.json", {"a": object()})
     assert json.loads((tmp_path / "run.json").read_text()) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_the_lowest_rank_comes_first(tmp_path: Path) -> None:
+    names = ["rank8", "rank9", "rank9-2", "rank10", "process7", "process70"]
+    for name in (*names, "elsewhere", "rank0"):
+        (tmp_path / name).mkdir()
+    for name in (*reversed(names), "elsewhere"):  # rank0 recorded nothing
+        (tmp_path / name / "run.json").touch()
+    assert [folder.name for folder in of_ranks(tmp_path)] == names
