@@ -45,7 +45,7 @@ def merged(
     """
     rows, table = _threads(profile, torch, threads)
     names = len(profile.strings)
-    ranges, operators = _ranges(profile, torch, rows, times, error)
+    ranges, operators = _ranges(profile, torch, (rows, table), times, error)
     sources = (*profile.sources, *torch.sources)
     known = {missing.what for missing in profile.missing} | {"GPU work", "awaited streams"}
     added = tuple(one for one in torch.missing if one.what not in known)
@@ -56,9 +56,11 @@ def merged(
         threads=table,
         ranges=ranges,
         operators=operators,
-        frames=_frames(profile, torch, rows, times, names),
-        flows=_flows(profile, torch, rows, times),
-        memory=profile.memory if profile.memory is not None else _memory(torch, rows, times),
+        frames=_frames(torch, (rows, table), times, names),
+        flows=_flows(torch, (rows, table), times),
+        memory=profile.memory
+        if profile.memory is not None
+        else _memory(torch, rows, _processes(profile, torch), times),
         clock=clock,
         warnings=(*profile.warnings, *torch.warnings),
         missing=(*profile.missing, *added),
@@ -71,8 +73,7 @@ def _threads(profile: Trace, torch: Trace, threads: Column) -> tuple[Column, Thr
     new = np.flatnonzero(threads < 0)
     rows = threads.copy()
     rows[new] = len(known) + np.arange(len(new))
-    pids = {int(pid): row for row, pid in enumerate(profile.processes.pid)}
-    process = [pids.get(int(torch.processes.pid[p]), 0) for p in torch.threads.process[new]]
+    process = _processes(profile, torch)[torch.threads.process[new]]
     name = _shifted_names(torch.threads.name[new], len(profile.strings))
     return rows, Threads(
         process=np.append(known.process, process),
@@ -81,15 +82,21 @@ def _threads(profile: Trace, torch: Trace, threads: Column) -> tuple[Column, Thr
     )
 
 
+def _processes(profile: Trace, torch: Trace) -> Column:
+    """The profile's row of each of torch's processes; of another run's, the first."""
+    pids = {int(pid): row for row, pid in enumerate(profile.processes.pid)}
+    return np.array([pids.get(pid, 0) for pid in torch.processes.pid.tolist()], np.int32)
+
+
 def _shifted_names(names: Column, by: int) -> Column:
     return np.where(names >= 0, names + by, NO_NAME)
 
 
 def _ranges(
-    profile: Trace, torch: Trace, rows: Column, times: Times, error: int
+    profile: Trace, torch: Trace, merged_threads: tuple[Column, Threads], times: Times, error: int
 ) -> tuple[Ranges | None, Operators | None]:
     """The ranges of both, and the operators table on the merged rows."""
-    theirs = torch.ranges
+    theirs, (rows, table) = torch.ranges, merged_threads
     if theirs is None:
         return profile.ranges, profile.operators
     ours = profile.ranges if profile.ranges is not None else Ranges.empty()
@@ -100,7 +107,7 @@ def _ranges(
     start, end = snapped(ours, thread, start, end, error)
     names = len(profile.strings)
     both = Ranges(
-        process=np.append(ours.process, _process_of(profile, thread)),
+        process=np.append(ours.process, table.process[thread]),
         thread=np.append(ours.thread, thread),
         start=np.append(ours.start, start),
         end=np.append(ours.end, end),
@@ -117,12 +124,6 @@ def _ranges(
 
 def _payload(ours: Ranges, added: int) -> Column | None:
     return None if ours.payload is None else np.append(ours.payload, np.full(added, NO_PAYLOAD))
-
-
-def _process_of(profile: Trace, thread: Column) -> Column:
-    known = profile.threads.process
-    inside = thread < len(known)
-    return np.where(inside, known[np.where(inside, thread, 0)], 0)
 
 
 def _new_to_profile(profile: Trace, torch: Trace, rows: Column) -> Column:
@@ -206,12 +207,14 @@ def _operators(torch: Trace, place: Column, names: int) -> Operators | None:
     return dataclasses.replace(table, range=place[table.range], **texts)
 
 
-def _frames(profile: Trace, torch: Trace, rows: Column, times: Times, names: int) -> Frames | None:
-    table = torch.frames
+def _frames(
+    torch: Trace, merged_threads: tuple[Column, Threads], times: Times, names: int
+) -> Frames | None:
+    table, (rows, threads) = torch.frames, merged_threads
     if table is None:
         return None
     return Frames(
-        process=_process_of(profile, rows[table.thread]),
+        process=threads.process[rows[table.thread]],
         thread=rows[table.thread],
         start=times(table.thread, table.start),
         end=times(table.thread, table.end),
@@ -219,13 +222,13 @@ def _frames(profile: Trace, torch: Trace, rows: Column, times: Times, names: int
     )
 
 
-def _flows(profile: Trace, torch: Trace, rows: Column, times: Times) -> Flows | None:
-    table = torch.flows
+def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -> Flows | None:
+    table, (rows, threads) = torch.flows, merged_threads
     if table is None:
         return None
     return dataclasses.replace(
         table,
-        process=_process_of(profile, rows[table.thread]),
+        process=threads.process[rows[table.thread]],
         thread=rows[table.thread],
         end_thread=rows[table.end_thread],
         time=times(table.thread, table.time),
@@ -233,10 +236,13 @@ def _flows(profile: Trace, torch: Trace, rows: Column, times: Times) -> Flows | 
     )
 
 
-def _memory(torch: Trace, rows: Column, times: Times) -> MemoryEvents | None:
+def _memory(torch: Trace, rows: Column, processes: Column, times: Times) -> MemoryEvents | None:
     table = torch.memory
     if table is None or not len(table):
         return None
     return dataclasses.replace(
-        table, thread=rows[table.thread], time=times(table.thread, table.time)
+        table,
+        process=processes[table.process],
+        thread=np.where(table.thread >= 0, rows[table.thread], NO_ROW),
+        time=times(table.thread, table.time),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import re
@@ -14,9 +15,12 @@ import pytest
 from nvprobe.analyze import analyze
 from nvprobe.annotate.allocator import COLUMNS as READING
 from nvprobe.attribute import attribute
+from nvprobe.attribute.align import thread_rows
+from nvprobe.attribute.merging import merged
 from nvprobe.attribute.together import load
 from nvprobe.errors import InputError, UsageError
 from nvprobe.report.tables import document
+from nvprobe.trace import Clock
 
 SECOND = 1_000_000_000
 CONVOLUTION = "cudnn_convolution"
@@ -176,6 +180,31 @@ def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
     assert [source.file for source in trace.sources] == ["rank-1.json"]
     (note,) = trace.warnings
     assert re.search(r"only rank 1 is analysed; traces of ranks 2, 3 lie beside it", note)
+
+
+def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> None:
+    """A thread that used no CUDA, and allocations: not of the profile's first process."""
+    both = load(*(_write(tmp_path / f"{pid}.json", pid=pid, at_us=pid) for pid in (10, 20)))
+    profile = dataclasses.replace(both, memory=None)
+    more = _trace(pid=20, at_us=20)
+    where = {"pid": 20, "tid": 99, "ts": 1200}
+    arguments = {"Device Type": 1, "Device Id": 0, "Bytes": 8, "Total Allocated": 8}
+    more["traceEvents"] += [
+        {"ph": "X", "cat": "user_annotation", "name": "loader", "dur": 100, **where},
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "args": arguments, **where},
+    ]
+    (tmp_path / "more.json").write_text(json.dumps(more))
+    torch = load(tmp_path / "more.json")
+    threads = thread_rows(profile, torch)
+    assert sorted(threads.tolist()) == [-1, 1]
+    trace = merged(profile, torch, threads, lambda _, times: times, Clock("shared", (0, 0)), 0)
+    assert trace.ranges is not None
+    assert trace.memory is not None
+    assert trace.threads.process.tolist() == [0, 1, 1]
+    added = trace.ranges.thread == 2
+    assert trace.ranges.process[added].tolist() == [1]
+    assert trace.memory.process.tolist() == [1]
+    assert {row["pid"] for row in document(analyze(attribute(trace)))["processes"]} == {10, 20}
 
 
 def test_names_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
