@@ -65,8 +65,13 @@ def start(command: list[str]) -> int:
 
 def wait(pid: int, status_fd: int) -> tuple[int, int | None]:
     """Wait for the program, passing signals on; its exit code and the signal that ended it."""
+
+    def pass_on(received: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended: that is to be told
+            os.kill(pid, received)
+
     for number in PASSED_ON:
-        signal.signal(number, lambda received, _frame: os.kill(pid, received))
+        signal.signal(number, pass_on)
     terminate_when_abandoned(pid, status_fd)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
