@@ -119,7 +119,12 @@ def _rest(trace: Trace) -> Iterator[Missing]:
             "synchronising calls were recorded, but not what they waited for",
             "use nsys 2020.3 or newer with --trace=cuda",
         )
-    if _filled(trace.payload_fields) and trace.payloads is None and _filled(trace.ranges):
+    stacks = _filled(trace.python_samples) or _filled(trace.backtraces)  # payloads of nsys's own
+    if (
+        _filled(trace.payload_fields)
+        and not (_filled(trace.payloads) or stacks)
+        and _filled(trace.ranges)
+    ):
         yield Missing(
             "structured NVTX payloads",
             "their layout is in the file, their bytes are not: messages and communicators of NCCL "

@@ -17,6 +17,7 @@ import pytest
 from nvprobe.load import load
 from nvprobe.trace import Trace
 from tests.unit.load.exports import PROCESS, THREAD, kernel, launch, pushed, strings, texts, write
+from tests.unit.load.payloads import TABLES
 
 DOMAIN, GIL, OTHER = 3, 4, 5
 SCHEMA = 77
@@ -178,3 +179,25 @@ def test_who_holds_the_gil_is_no_range(tmp_path: Path) -> None:
     assert trace.spans.end.tolist() == [15, 33]
     assert (trace.spans.end_thread == trace.spans.thread).all()
     assert trace.domains == ()
+
+
+def test_the_schemas_of_stacks_are_no_lost_payloads(tmp_path: Path) -> None:
+    """nsys registers them like a program does; that their bytes are there shows in the stacks."""
+    for readable in (True, False):
+        (tmp_path / f"{readable}").mkdir()
+        path = export(
+            tmp_path / f"{readable}",
+            [
+                domain(DOMAIN, text="Python Periodic Sampling"),
+                sample(5, stack((STEP, 12)) if readable else None),
+            ],
+            [launch(7, 10, 20)],
+            [kernel(8, 30, 40)],
+        )
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+            database.execute(f"CREATE TABLE {table} ({TABLES[table]})")
+            row = f"domainId, schemaId, idx, type, name) VALUES ({DOMAIN}, {SCHEMA}, 0, 5, 'x')"
+            database.execute(f"INSERT INTO {table} ({row}")
+        lost = [one.what for one in load(path).missing if "payloads" in one.what]
+        assert lost == ([] if readable else ["structured NVTX payloads"])
