@@ -230,6 +230,24 @@ def test_threads_write_whole_lines_and_lose_none(tmp_path: Path):
     assert written == rows == [(who, i) for who in range(4) for i in range(500)]
 
 
+def test_a_clock_that_is_set_back_is_not_waited_for(tmp_path: Path):
+    code = """
+        import time, types
+        from nvprobe.annotate import sidecar
+        sidecar.open()
+        told = iter([10**18, 10**18 + 1])
+        sidecar.time = types.SimpleNamespace(
+            time_ns=lambda: next(told, 10**17), perf_counter_ns=time.perf_counter_ns
+        )
+        sidecar.clock()
+        sidecar.time = time
+    """
+    assert run(code, tmp_path).returncode == 0
+    clocks = [line["unix_ns"] for line in only(tmp_path) if line["kind"] == "clock"]
+    assert len(clocks) == 2  # opened and closed
+    assert 10**18 + 50_000 not in clocks
+
+
 def test_clock_lines_and_marks_name_the_same_instant(recorder: Recorder, tmp_path: Path):
     code = "from nvprobe.annotate import sidecar; sidecar.open(); sidecar.clock()"
     recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path))
