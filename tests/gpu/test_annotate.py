@@ -102,7 +102,7 @@ kept = []
 for step in range(6):
     with nvprobe.step():
         kept.append(torch.empty(8 << 20, dtype=torch.uint8, device="cuda"))
-        time.sleep(0.05)
+        time.sleep(0.5)  # more than the pause after the first reading, which is a cold one
 counters = torch.cuda.memory_stats_as_nested_dict
 begin = time.process_time_ns()
 for _ in range(1000):
