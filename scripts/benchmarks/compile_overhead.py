@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much longer torch.compile takes under nvprobe: one JSON line.
 
-    python scripts/benchmarks/compile_overhead.py [--seconds 120] [--blocks 3]
+    python scripts/benchmarks/compile_overhead.py [--seconds 120] [--blocks 3] [--calls]
 
 Three processes take turns (see ``turns.py``), each compiling a new small transformer forward and
 backward with empty caches, on the CPU: ``plain`` without nvprobe, ``rooms`` with what concerns
@@ -9,14 +9,19 @@ compiled code alone (ranges of graphs, manifests, reasons), ``instrumented`` wit
 ``nvprobe.instrument()`` and a sidecar. The generated C++ is not compiled: what is measured is the
 processor time of torch's own work (Dynamo, AOTAutograd, Inductor, its caches), which is all that
 nvprobe can add to; a real compilation takes several times as long, so this is the strictest view.
+
+``--calls`` counts the calls of functions, Python's and C's, that one compilation makes instead of
+timing it. A count is the same under any load, where seconds on a shared machine spread by a tenth.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import json
 import os
+import pstats
 import statistics
 import sys
 import tempfile
@@ -72,8 +77,8 @@ def leave_cpp_uncompiled() -> None:
     AsyncCompile.cpp_pybinding = lambda *_: lambda *_: None  # type: ignore[method-assign]
 
 
-def compile_once(blocks: int) -> dict[str, float]:
-    """Seconds of processor time of one compilation with empty caches."""
+def compile_once(blocks: int, *, calls: bool = False) -> dict[str, float]:
+    """Seconds of processor time of one compilation with empty caches, or its ``calls``."""
     import torch
     from torch._inductor import utils
 
@@ -83,9 +88,18 @@ def compile_once(blocks: int) -> dict[str, float]:
     with empty():
         run = torch.compile(net)
         gc.collect()
+        if calls:
+            return {"calls": count_calls(lambda: run(x).sum().backward())}
         start = time.process_time_ns()
         run(x).sum().backward()
         return {"cpu_s": (time.process_time_ns() - start) / 1e9}
+
+
+def count_calls(body: Callable[[], object]) -> int:
+    """How many functions ``body`` calls."""
+    profile = cProfile.Profile()
+    profile.runcall(body)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
 def work(variant: str, blocks: int) -> None:
@@ -95,7 +109,7 @@ def work(variant: str, blocks: int) -> None:
 
     torch.set_num_threads(1)
     leave_cpp_uncompiled()
-    serve(lambda _question: compile_once(blocks))
+    serve(lambda question: compile_once(blocks, **question))
 
 
 def start(variant: str, blocks: int, scratch: Path) -> Worker:
@@ -115,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what nvprobe adds to a compilation.")
     parser.add_argument("--seconds", type=float, default=120, help="of turns")
     parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--calls", action="store_true", help="count calls, a few turns")
     parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -125,9 +140,17 @@ def main() -> None:
         for _ in range(2):  # warms up
             for worker in workers.values():
                 worker.ask()
-        rounds = take_turns(workers, {}, options.seconds)
+        if options.calls:
+            rounds = {
+                name: [one.ask(calls=True) for _ in range(2)] for name, one in workers.items()
+            }
+        else:
+            rounds = take_turns(workers, {}, options.seconds)
         for worker in workers.values():
             worker.close()
+    if options.calls:
+        print(json.dumps({name: [one["calls"] for one in few] for name, few in rounds.items()}))
+        return
     times = {name: [one["cpu_s"] for one in answers] for name, answers in rounds.items()}
     report: dict[str, Any] = {"plain_cpu_s": round(statistics.median(times["plain"]), 3)}
     for name in VARIANTS[1:]:
