@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from nvprobe.attribute.align import named_pairs
 from nvprobe.attribute.nesting import Nesting, nest
 from nvprobe.trace import (
+    NO_DEVICE,
     NO_NAME,
     NO_PAYLOAD,
     NO_ROW,
@@ -60,7 +61,7 @@ def merged(
         flows=_flows(torch, (rows, table), times),
         memory=profile.memory
         if profile.memory is not None
-        else _memory(torch, rows, _processes(profile, torch), times),
+        else _memory(profile, torch, rows, times),
         clock=clock,
         warnings=(*profile.warnings, *torch.warnings),
         missing=(*profile.missing, *added),
@@ -236,13 +237,37 @@ def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -
     )
 
 
-def _memory(torch: Trace, rows: Column, processes: Column, times: Times) -> MemoryEvents | None:
+def _memory(profile: Trace, torch: Trace, rows: Column, times: Times) -> MemoryEvents | None:
     table = torch.memory
     if table is None or not len(table):
         return None
+    process = _processes(profile, torch)[table.process]
+    ordinal = np.append(torch.devices.id, NO_DEVICE)[table.device]  # of the host: the last
     return dataclasses.replace(
         table,
-        process=processes[table.process],
+        process=process,
         thread=np.where(table.thread >= 0, rows[table.thread], NO_ROW),
         time=times(table.thread, table.time),
+        device=_devices(profile, process, ordinal),
     )
+
+
+def _devices(profile: Trace, process: Column, ordinal: Column) -> Column:
+    """Rows of the profile's devices for torch's ordinals, which count what a process can see.
+
+    The only GPU that the process ran work on, else the one of that number if it ran there; else
+    nothing tells which it is. ``ordinal`` is -1 for the host.
+    """
+    out = np.full(len(ordinal), NO_DEVICE, np.int32)
+    if profile.ops is None:
+        return out
+    for one in np.unique(process[ordinal >= 0]).tolist():
+        used = np.unique(profile.ops.device[profile.ops.process == one])
+        used = used[used >= 0]
+        mine = np.flatnonzero((process == one) & (ordinal >= 0))
+        if len(used) == 1 and len(np.unique(ordinal[mine])) == 1:
+            out[mine] = used[0]
+            continue
+        for row in used.tolist():
+            out[mine[ordinal[mine] == profile.devices.id[row]]] = row
+    return out

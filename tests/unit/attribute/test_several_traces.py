@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from nvprobe.analyze import analyze
 from nvprobe.annotate.allocator import COLUMNS as READING
 from nvprobe.attribute import attribute
 from nvprobe.attribute.align import thread_rows
-from nvprobe.attribute.merging import merged
+from nvprobe.attribute.merging import _devices, merged
 from nvprobe.attribute.together import load
 from nvprobe.errors import InputError, UsageError
 from nvprobe.report.tables import document
-from nvprobe.trace import Clock
+from nvprobe.trace import Clock, Devices, Ops, Processes, Threads, Trace
 
 SECOND = 1_000_000_000
 CONVOLUTION = "cudnn_convolution"
@@ -205,6 +206,25 @@ def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> 
     assert trace.ranges.process[added].tolist() == [1]
     assert trace.memory.process.tolist() == [1]
     assert {row["pid"] for row in document(analyze(attribute(trace)))["processes"]} == {10, 20}
+
+
+def test_memory_lies_on_the_gpu_that_its_process_ran_on() -> None:
+    """torch's device 0 is the first that CUDA_VISIBLE_DEVICES leaves, nsys's the machine's."""
+    profile = load_ops(process=[0, 0, 1, 1], device=[3, 3, 0, 1])
+    process, ordinal = np.array([0, 0, 1, 1, 1]), np.array([0, -1, 0, 1, 2])
+    assert _devices(profile, process, ordinal).tolist() == [3, -1, 0, 1, -1]
+    assert _devices(profile, np.zeros(2, int), np.array([0, 1])).tolist() == [-1, -1]
+
+
+def load_ops(process: list[int], device: list[int]) -> Trace:
+    """A trace with these ops and nothing else."""
+    rows = np.zeros(len(process), np.int64)
+    names = {field.name: rows for field in dataclasses.fields(Ops)}
+    ops = Ops(**{**names, "process": np.array(process), "device": np.array(device)})
+    numbers = np.arange(max(device) + 1)
+    gpus = Devices(**{field.name: numbers for field in dataclasses.fields(Devices)})
+    strings = pa.array([], pa.string())
+    return Trace(strings, (), Processes.empty(), Threads.empty(), gpus, ops=ops)
 
 
 def test_names_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
