@@ -239,6 +239,7 @@ def _newest_first(pattern: str) -> list[Path]:
     """Paths that match an absolute pattern, higher version numbers first."""
 
     def numbers(path: Path) -> list[int]:
+        """The numbers in a path, in order."""
         return [int(digits) for digits in re.findall(r"\d+", os.fspath(path))]
 
     return sorted(Path("/").glob(pattern.lstrip("/")), key=numbers, reverse=True)

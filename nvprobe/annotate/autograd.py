@@ -50,6 +50,7 @@ def uninstall() -> None:
 def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        """The engine's entry, with names for the nodes that it runs."""
         import torch
 
         end = None if compiling_module.compiling() else _begin(torch)

@@ -58,6 +58,7 @@ def uninstall() -> None:
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def trace_structured(name: str, *args: Any, **kwargs: Any) -> Any:
+        """The same, after what it logs has been read."""
         if sidecar.is_open() and name in _READERS:
             try:
                 _READERS[name](args[0] if args else kwargs.get("metadata_fn", dict), kwargs)
@@ -105,6 +106,7 @@ def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def reasons_of(*args: Any, **kwargs: Any) -> Any:
+        """The same, after the reasons have been noted."""
         reasons = original(*args, **kwargs)
         try:
             _recompile(list(reasons), kwargs.get("frame", args[1]).f_code)

@@ -79,6 +79,7 @@ def _ranged(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
+        """The same, in a range with group and bytes."""
         if not _hooks.active or _is_compiling():
             return original(*args, **kwargs)
         return _called(op, original, args, kwargs)

@@ -48,6 +48,7 @@ def uninstall() -> None:
 def _after_compile(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same; what it gives is called inside ranges from then on."""
         result = original(graph, *args, **kwargs)
         try:
             _instrument(graph)
@@ -82,6 +83,7 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
     label = emitter.label(name, Category.GRAPH)
 
     def run_forward(inputs: Any) -> Any:
+        """Call a forward graph inside its range."""
         emitter.push(label)
         try:
             return call(inputs)
@@ -89,6 +91,7 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
             emitter.pop()
 
     def run_backward(inputs: Any) -> Any:
+        """Call a backward graph inside its range, which carries the node's sequence number."""
         emitter.push(_with_sequence(name) if emitter.listening() else label)
         try:
             return call(inputs)
@@ -116,6 +119,7 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @contextlib.contextmanager
     def install_callbacks(handler: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """The same context, with a range of the compilation inside."""
         with original(handler, *args, **kwargs):
             emitter.push(emitter.label(_compile_name(args), Category.GRAPH))
             try:

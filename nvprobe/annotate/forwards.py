@@ -136,6 +136,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     due, note, nothing = places.due, places.called, emitter.nothing
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The class's forward, inside a range where the module has a record."""
         if is_compiling():
             return original(self, *args, **kwargs)
         record = self.__dict__.get(key)
@@ -303,12 +304,14 @@ def add_hooks(module: nn.Module, record: Record) -> None:
     compiling = compiling_module.compiling
 
     def enter(module: object, args: object) -> None:
+        """Open the range."""
         if not compiling():
             if sidecar.is_open():
                 places.called(record, record.within)
             emitter.push(label)
 
     def leave(module: object, args: object, output: object) -> None:
+        """Close the range, also after an exception."""
         if not compiling():
             emitter.pop()
 

@@ -126,6 +126,7 @@ def _capture_begin(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Begin a capture, inside the range that `capture_end` closes."""
         # The range opens before CUDA's begin: what opens after that is the content of the graph.
         identity = next(_ids)
         emitter.push(emitter.label(f"cudagraph capture {identity}", Category.CUDAGRAPH, identity))
@@ -145,6 +146,7 @@ def _capture_begin(original: Callable[..., Any]) -> Callable[..., Any]:
 def _capture_end(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """End a capture; its ranges go into the sidecar."""
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -159,6 +161,7 @@ def _capture_end(original: Callable[..., Any]) -> Callable[..., Any]:
 def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replay(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Replay inside a range with the number of the capture."""
         identity = _known.get(self, 0)
         if before_replay is not None and not _is_torch(sys._getframe(1)):
             before_replay(identity)
@@ -190,6 +193,7 @@ def _without_our_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same, with nvprobe's hooks aside."""
         with contextlib.ExitStack() as stack:
             for one in callables if isinstance(callables, tuple) else (callables,):
                 stack.enter_context(_set_aside(one))

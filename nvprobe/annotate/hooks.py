@@ -57,6 +57,7 @@ class _Waiting(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            """Execute the module, then apply what waits for it."""
             del loader.exec_module
             execute(module)
             for change in self.changes.pop(fullname, ()):

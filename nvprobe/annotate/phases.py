@@ -73,10 +73,12 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
     label = LABELS[name]
 
     def wrap(original: Any) -> Any:
+        """The replacement of one function."""
         compiling = compiling_module.compiling
 
         @functools.wraps(original)
         def ranged(*args: Any, **kwargs: Any) -> Any:
+            """The same, as a phase."""
             if compiling():
                 return original(*args, **kwargs)
             if before is not None:
@@ -153,6 +155,7 @@ def _copying(original: Any) -> Any:
 
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same; a copy that leaves the host is a phase."""
         if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
             return original(self, *args, **kwargs)
         if sidecar.is_open():
@@ -181,6 +184,8 @@ def _constructing(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap ``step`` of classes that are defined later when their first instance is made."""
 
     def construct(original: Any) -> Any:
+        """The replacement of ``__init__``."""
+
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(self, *args, **kwargs)
@@ -225,10 +230,12 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
     label = LABELS[name]
 
     def wrap(original: Any) -> Any:
+        """The replacement of one function."""
         compiling = compiling_module.compiling
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            """The same, as a phase."""
             if compiling():
                 return original(self, *args, **kwargs)
             outer = getattr(_inside, name, None)

@@ -76,6 +76,7 @@ def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
     def recording(
         node_schedule: Any, kernel_name: str, is_extern: bool = False, **more: Any
     ) -> Any:
+        """The same, after the nodes of the kernel have been kept."""
         try:
             _record(node_schedule, kernel_name, is_extern)
         except Exception as error:

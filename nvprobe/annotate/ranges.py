@@ -159,6 +159,7 @@ def _decorate_class(cls: type, name: str | None, payload: int | float | None) ->
 
 def _wrap_function(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     def ranged(*args: Any, **kwargs: Any) -> Any:
+        """Call through, inside the range."""
         if compiling_module.compiling():
             return function(*args, **kwargs)
         emitter.push(label)
@@ -172,6 +173,7 @@ def _wrap_function(function: Callable[..., Any], label: Label) -> Callable[..., 
 
 def _wrap_generator(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     def ranged(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        """Call through, inside the range."""
         generator = function(*args, **kwargs)
         return (yield from generator if compiling_module.compiling() else _drive(generator, label))
 
@@ -180,6 +182,7 @@ def _wrap_generator(function: Callable[..., Any], label: Label) -> Callable[...,
 
 def _wrap_coroutine(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     async def ranged(*args: Any, **kwargs: Any) -> Any:
+        """Call through, inside the range."""
         return await _drive_coroutine(function(*args, **kwargs), label)
 
     return ranged
@@ -187,6 +190,7 @@ def _wrap_coroutine(function: Callable[..., Any], label: Label) -> Callable[...,
 
 def _wrap_async_generator(function: Callable[..., Any], label: Label) -> Callable[..., Any]:
     async def ranged(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        """Call through, inside the range."""
         source = function(*args, **kwargs)
         step = source.asend(None)
         try:

@@ -45,8 +45,11 @@ def _sited(what: str, waiter: Callable[..., str | None]) -> Callable[[Any], Any]
     """Make the same function, which notes from where it is called."""
 
     def wrap(original: Any) -> Any:
+        """The replacement of one function."""
+
         @functools.wraps(original)
         def sited(*args: Any, **kwargs: Any) -> Any:
+            """The same, after its caller's line has been noted."""
             if not compiling_module.compiling() and sidecar.is_open():
                 places.site(what, waiter(*args, **kwargs))
             return original(*args, **kwargs)

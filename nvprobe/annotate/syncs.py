@@ -160,6 +160,7 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def set_sync_debug_mode(debug_mode: int | str) -> None:
+        """Set the program's own mode; warnings keep coming to nvprobe."""
         global _wanted_mode
         original(debug_mode)
         import torch
@@ -194,6 +195,7 @@ def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def filters_mutated() -> None:
+        """The same, with nvprobe's filter in front again."""
         filters: Any = warnings.filters
         if isinstance(filters, list) and (not filters or filters[0] is not _FILTER):
             filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
@@ -205,6 +207,7 @@ def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
 def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def showwarnmsg(message: Any) -> None:
+        """Show what the program would have seen; note what tells of a synchronisation."""
         text = str(message.message)
         if _setting_ours.now and text.startswith(PROTOTYPE):
             global _withheld
@@ -224,8 +227,11 @@ def _explicit(what: str) -> Callable[[Any], Any]:
     """Wrap a function that synchronises on purpose."""
 
     def wrap(original: Any) -> Any:
+        """The replacement of one function."""
+
         @functools.wraps(original)
         def synchronize(*args: Any, **kwargs: Any) -> Any:
+            """The same, noted with its line."""
             if compiling_module.compiling():
                 return original(*args, **kwargs)
             try:

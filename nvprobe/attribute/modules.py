@@ -47,6 +47,7 @@ class _Pool:
         self.texts: dict[str, int] = {}
 
     def row(self, text: str) -> int:
+        """Row of a text, a new one where it is not there yet."""
         return self.texts.setdefault(text, len(self.texts))
 
 

@@ -65,6 +65,7 @@ class _Launched:
 
     @classmethod
     def of(cls, attribution: Attribution, common: set[str]) -> _Launched:
+        """Ops in the order of their calls, with paths and kernels that both sources name alike."""
         trace = attribution.trace
         ops = trace.ops if trace.ops is not None else Ops.empty()
         calls = trace.calls if trace.calls is not None else Calls.empty()

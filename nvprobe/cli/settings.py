@@ -54,6 +54,7 @@ def _into(field: str, convert: Callable[[Any], Any] = lambda value: value) -> Ca
     """A callback that keeps an option's value in the settings."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        """Set the field where the option was given."""
         if value is not None and value is not False and value != 0:
             setattr(ctx.find_object(Settings), field, convert(value))
 

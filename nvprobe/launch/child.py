@@ -67,6 +67,7 @@ def wait(pid: int, status_fd: int) -> tuple[int, int | None]:
     """Wait for the program, passing signals on; its exit code and the signal that ended it."""
 
     def pass_on(received: int, _frame: object) -> None:
+        """Hand a signal on to the program."""
         with contextlib.suppress(ProcessLookupError):  # it has just ended: that is to be told
             os.kill(pid, received)
 

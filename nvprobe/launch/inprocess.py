@@ -46,6 +46,7 @@ def start() -> StepWatch | None:
     graphs = import_module("nvprobe.annotate.graphs")
 
     def boundary(done: int) -> None:
+        """Tell the watch of a step that ended outside of captures."""
         if not graphs.capturing():  # CUDA then refuses to synchronise, as closing the window does
             watch.boundary(done)
 
@@ -101,6 +102,7 @@ def _finish_on_sigterm() -> None:
     """
 
     def leave(number: int, _frame: FrameType | None) -> None:
+        """End through the exit handlers."""
         sys.exit(128 + number)
 
     try:

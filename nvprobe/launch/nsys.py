@@ -33,6 +33,7 @@ class _Flags:
     notes: list[str] = field(default_factory=list)
 
     def add(self, flag: str, value: str) -> None:
+        """Add a flag that every version has."""
         self.words.append(f"{flag}={value}")
 
     def add_if(self, flag: str, value: str, otherwise: str | None = None) -> bool:

@@ -139,6 +139,7 @@ def _signals_held() -> Iterator[Callable[[], None]]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
     def prepare() -> None:
+        """In the child: the mask of before, and an end with its parent."""
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         proc.die_with_parent(libc, signal.SIGTERM)
 
@@ -245,6 +246,7 @@ class _Watch:
         return None
 
     def started(self) -> bool:
+        """Whether the program runs, or ran."""
         self.read_status()
         return self.started_program()
 
@@ -260,6 +262,7 @@ class _Watch:
                 self.take(json.loads(line))
 
     def take(self, status: dict[str, int | None]) -> None:
+        """Keep what a line of the wrapper tells; hand on the signals that waited for it."""
         self.pid = status.get("pid", self.pid)
         self.wrapper = status.get("wrapper", self.wrapper)
         if "code" in status:
@@ -279,9 +282,11 @@ class _Watch:
             self.held.append(received)
 
     def started_program(self) -> bool:
+        """The same of what is known already."""
         return self.pid is not None or self.ended
 
     def hand_on(self, received: signal.struct_siginfo) -> None:
+        """Give the program a signal; the fourth interrupt kills it."""
         if self.pid is None or self.ended:
             return
         number = signal.Signals(received.si_signo)

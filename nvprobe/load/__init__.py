@@ -50,6 +50,7 @@ def _remembered(path: Path, kind: Format, key: str) -> Trace:
     made: list[Trace] = []
 
     def make(folder: Path) -> None:
+        """Read the input and write its columns, if it stayed as it was."""
         made.append(_load(path, kind))
         if can_keep(made[0]) and cache.fingerprint(path) == key:
             write_columns(made[0], folder)

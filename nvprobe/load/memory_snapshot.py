@@ -75,9 +75,11 @@ class _PlainUnpickler(pickle.Unpickler):
     """Containers, numbers and text; whatever would be called or looked up is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse to look anything up."""
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
     def persistent_load(self, identity: object) -> NoReturn:
+        """Refuse references to other objects."""
         raise pickle.UnpicklingError("it refers to objects outside itself")
 
 

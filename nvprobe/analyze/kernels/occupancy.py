@@ -117,6 +117,7 @@ def kernel_fit(attribution: Attribution, fit: LaunchFit) -> KernelFit:
     longest[place[hits]] = hits
 
     def mean(values: Column) -> Column:
+        """Weighted mean per name, NaN where nothing is known."""
         summed = np.bincount(place, np.where(known, values, 0.0) * weight, len(names))
         return _or_nan(total > 0, summed / np.maximum(total, 1))
 

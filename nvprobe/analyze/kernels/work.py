@@ -115,6 +115,7 @@ def path_work(attribution: Attribution, items: WorkItems) -> PathWork:
     measured = ~np.isnan(items.bytes)
 
     def total(values: Column) -> Column:
+        """Inclusive sums per path."""
         rows = items.path >= 0
         own = np.bincount(items.path[rows], values[rows], size)
         return push_up(paths, own)

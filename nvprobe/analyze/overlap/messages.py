@@ -84,6 +84,7 @@ def _messages(trace: Trace, payloads: Payloads) -> tuple[Column, Messages]:
     names = dict(zip(trace.texts(used), used.tolist(), strict=True))
 
     def rows(field: str) -> Column:
+        """Payload values of one field that belong to a range."""
         found = (payloads.field == names.get(field, NO_NAME)) & (payloads.range != NO_ROW)
         return np.flatnonzero(found & (payloads.field != NO_NAME))
 

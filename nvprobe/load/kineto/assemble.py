@@ -227,6 +227,7 @@ class _Assembly:
         is_copy = columns["kind"] == OpKind.MEMCPY
 
         def told(values: list[int]) -> Column:
+            """Values of copies for every op, -1 for the others."""
             return np.where(is_copy, np.array(values, np.int64)[inverse], -1)
 
         name = np.array(names, np.int32)[inverse]

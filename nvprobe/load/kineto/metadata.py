@@ -86,6 +86,7 @@ def device_table(found: dict[str, Any], ids: Column, name: Callable[[str], int])
     rows = [known.get(int(id_), {}) for id_ in ids]
 
     def of(*keys: str) -> Column:
+        """The greatest of some properties, per device."""
         return np.array([max(integer(row, key) for key in keys) for row in rows], np.int64)
 
     names = [row.get("name") if isinstance(row, dict) else None for row in rows]

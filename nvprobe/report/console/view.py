@@ -115,6 +115,7 @@ def _walk(paths: PathTable, shown: Column, value: Column) -> list[Node]:
         children.setdefault(parent, []).append(row)
 
     def greatest_last(rows: list[int]) -> list[int]:
+        """In the order in which a stack gives them back."""
         return sorted(rows, key=lambda row: (-value[row], row), reverse=True)
 
     nodes: list[Node] = []
