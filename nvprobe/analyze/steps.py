@@ -11,12 +11,13 @@ import numpy as np
 
 from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.model import Steps, StepSpread
+from nvprobe.analyze.waiting.lanes import Lanes, firsts
 from nvprobe.analyze.waiting.timelines import process_timeline
 from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["step_spread", "steps"]
+__all__ = ["step_spread", "step_at", "steps"]
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
@@ -125,4 +126,16 @@ def _lost(
         mine = process == number
         time = np.sort(calls.start[lost[calls.process[lost] == number]])
         out[mine] = np.searchsorted(time, end[mine]) - np.searchsorted(time, start[mine])
+    return out
+
+
+def step_at(steps: Steps, process: Column, time: Column) -> Column:
+    """Row of the step open at each instant, -1 for none; steps of one process do not overlap."""
+    out = np.full(len(time), NO_ROW, np.int64)
+    if not len(steps):
+        return out
+    lanes = Lanes(firsts(steps.process, process), steps.start)
+    last = lanes.count_before(process, time, "right") - 1
+    inside = (last >= lanes.first[process]) & (time < steps.end[last])
+    out[inside] = last[inside]
     return out

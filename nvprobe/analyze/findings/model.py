@@ -22,6 +22,7 @@ from nvprobe.analyze.kernels.occupancy import LaunchFit
 from nvprobe.analyze.kernels.work import WorkItems
 from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import DeviceUse, Steps
+from nvprobe.analyze.steps import step_at
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.intervals import union_length
@@ -190,15 +191,7 @@ class Evidence:
 
     def step_at(self, process: Column, time: Column) -> Column:
         """int64 row of the step that a process was in at each instant, -1 for none."""
-        out, steps = np.full(len(time), NO_ROW, np.int64), self.steps
-        for one in np.unique(steps.process).tolist():
-            mine = np.flatnonzero(steps.process == one)
-            mine = mine[np.argsort(steps.start[mine], kind="stable")]
-            here = np.flatnonzero(process == one)
-            at = np.searchsorted(steps.start[mine], time[here], side="right") - 1
-            inside = (at >= 0) & (time[here] < steps.end[mine[np.maximum(at, 0)]])
-            out[here[inside]] = mine[at[inside]]
-        return out
+        return step_at(self.steps, process, time)
 
     def in_steady(self, time: Column) -> Column:
         """bool per instant: inside a steady step (of any process); all, where nothing repeats."""

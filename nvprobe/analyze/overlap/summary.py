@@ -17,7 +17,7 @@ from nvprobe.analyze.overlap.combinations import (
 )
 from nvprobe.analyze.overlap.concurrency import Pairs, alone_time, shared_time
 from nvprobe.analyze.overlap.streams import Streams
-from nvprobe.analyze.waiting.idle import step_at
+from nvprobe.analyze.steps import step_at
 from nvprobe.attribute.intervals import merged
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column

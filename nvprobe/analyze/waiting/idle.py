@@ -18,11 +18,12 @@ import numpy as np
 
 from nvprobe.analyze.model import Steps
 from nvprobe.analyze.overlap.streams import Streams
+from nvprobe.analyze.steps import step_at
 from nvprobe.analyze.waiting.blocking import SyncCalls
 from nvprobe.analyze.waiting.charges import LONG_NS, IdleCharges, charged, joined
 from nvprobe.analyze.waiting.gaps import Gaps
 from nvprobe.analyze.waiting.hostwork import Cause, HostWork
-from nvprobe.analyze.waiting.lanes import Lanes, expand
+from nvprobe.analyze.waiting.lanes import Lanes, expand, firsts
 from nvprobe.analyze.waiting.lines import CodeLines
 from nvprobe.analyze.waiting.pieces import Pieces, borders, borders_of_ranges, cut, ends
 from nvprobe.analyze.waiting.sampled import LineSamples
@@ -30,7 +31,7 @@ from nvprobe.attribute.intervals import runs
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["idle_charges", "idle_instants", "long_gaps", "step_at"]
+__all__ = ["idle_charges", "idle_instants", "long_gaps"]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
@@ -209,7 +210,7 @@ def _move_late(pieces: Pieces, delays: _Delays, ns: dict[Cause, Column], bubble:
 def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
     """Per synchronising call: time of the gaps ``known`` that lies inside it, up to their call."""
     out = np.zeros(len(waits), np.int64)
-    first = _firsts(waits.thread, gaps.thread)
+    first = firsts(waits.thread, gaps.thread)
     thread = gaps.thread[known]
     low = Lanes(first, waits.end).count_before(thread, gaps.start[known], "right")
     high = Lanes(first, waits.start).count_before(thread, gaps.queued[known], "left")
@@ -240,21 +241,3 @@ def _places(
         path,
         line,
     )
-
-
-def _firsts(lane: Column, other: Column) -> Column:
-    """Where each lane's rows begin in a column sorted by lane, for all lanes of both columns."""
-    lanes = int(max(lane.max(initial=0), other.max(initial=0))) + 1
-    return np.searchsorted(lane, np.arange(lanes + 1))
-
-
-def step_at(steps: Steps, process: Column, time: Column) -> Column:
-    """Row of the step open at each instant, -1 for none; steps of one process do not overlap."""
-    out = np.full(len(time), NO_ROW, np.int64)
-    if not len(steps):
-        return out
-    lanes = Lanes(_firsts(steps.process, process), steps.start)
-    last = lanes.count_before(process, time, "right") - 1
-    inside = (last >= lanes.first[process]) & (time < steps.end[last])
-    out[inside] = last[inside]
-    return out

@@ -10,7 +10,7 @@ from nvprobe.analyze.coverage import by_group
 from nvprobe.attribute.intervals import sorted_by
 from nvprobe.trace import Column
 
-__all__ = ["Lanes", "expand"]
+__all__ = ["Lanes", "expand", "firsts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +44,9 @@ def expand(low: Column, high: Column) -> tuple[Column, Column]:
     row = np.repeat(np.arange(len(count)), count)
     begin = np.cumsum(count) - count
     return row, np.arange(len(row)) - begin[row] + low[row]
+
+
+def firsts(lane: Column, other: Column) -> Column:
+    """Where each lane's rows begin in a column sorted by lane, for all lanes of both columns."""
+    lanes = int(max(lane.max(initial=0), other.max(initial=0))) + 1
+    return np.searchsorted(lane, np.arange(lanes + 1))
