@@ -45,9 +45,9 @@ class Result(NamedTuple):
 
     @property
     def nsys_lost_all(self) -> bool:
-        """Whether a report is there and holds no NVTX event, not even the mark of the clock."""
-        report = self.folder / "report.sqlite"
-        return report.exists() and "NVTX_EVENTS" not in tables_of(report)
+        """Whether a report (of any rank) holds no NVTX event, not even the mark of the clock."""
+        reports = [*self.folder.glob("report.sqlite"), *self.folder.glob("rank*/report.sqlite")]
+        return any("NVTX_EVENTS" not in tables_of(report) for report in reports)
 
 
 def ranges_in(report: Path) -> list[str]:
@@ -108,7 +108,7 @@ class Launcher:
         pipe = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         result = self.finish(self.start(*words, stdin=pipe, **keywords), stdin)
         if result.nsys_lost_all:
-            print(f"nsys lost everything:\n{result.err}\n{result.run}")
+            print(f"nsys lost everything:\n{result.err}")
             result = self.finish(self.start("--force", *words, stdin=pipe, **keywords), stdin)
         return result
 
