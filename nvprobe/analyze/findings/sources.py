@@ -132,7 +132,4 @@ def sampled_lines(evidence: Evidence, inside: Column) -> tuple[str, ...]:
     if sampled is None:
         return ()
     rows = sampled.time.take(inside[sampled.path][sampled.time.group])
-    spent = sums(rows.line, rows.ns, len(sampled.labels))
-    largest = np.argsort(-spent, kind="stable")[:_MOST]
-    least = max(_SHARE * int(rows.ns.sum()), 1)
-    return tuple(str(sampled.labels[int(row)].as_py()) for row in largest if spent[row] >= least)
+    return tuple(one.source for one in _longest(rows.line, rows.ns, sampled.labels, LINE))

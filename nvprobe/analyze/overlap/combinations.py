@@ -18,7 +18,7 @@ from nvprobe.analyze.grouping import distinct, levels, push_up, sums
 from nvprobe.analyze.kernels.classes import Activity
 from nvprobe.analyze.waiting.order import DeviceOrder
 from nvprobe.attribute.intervals import merged, sorted_by
-from nvprobe.attribute.model import Attribution, PathTable
+from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column, OpKind, Ops, Table, column
 
 __all__ = [
@@ -161,15 +161,7 @@ def by_path(attribution: Attribution, crowd: Crowd, work: Column) -> Combination
         parts.append((here, np.full(len(here), 1 << kind), total[here]))
     rows = crowd.row[attribution.owner[crowd.row] >= 0]
     devices = len(attribution.trace.devices) + 1
-    for union in inclusive_unions(
-        paths,
-        attribution.owner[rows],
-        ops.device[rows] + 1,
-        devices,
-        work[rows],
-        ops.start[rows],
-        ops.end[rows],
-    ):
+    for union in inclusive_unions(attribution, ops, work, rows):
         at, mask, ns = _sweep(*union)
         parts.append((at // devices, mask, ns))
     return _summed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -180,18 +172,15 @@ Intervals = tuple[Column, Column, Column, Column]
 
 
 def inclusive_unions(
-    paths: PathTable,
-    owner: Column,
-    device: Column,
-    devices: int,
-    work: Column,
-    start: Column,
-    end: Column,
+    attribution: Attribution, ops: Ops, work: Column, rows: Column
 ) -> list[Intervals]:
-    """Unions per path, device and class, one level of the trie at a time from the leaves up.
+    """Unions of some owned ops per path, device and class, by level of the trie from the leaves up.
 
-    Lane: path * devices + device.
+    Lane: path * (devices + 1) + device + 1, as a device may be unknown.
     """
+    paths, devices = attribution.paths, len(attribution.trace.devices) + 1
+    owner, device, work = attribution.owner[rows], ops.device[rows] + 1, work[rows]
+    start, end = ops.start[rows], ops.end[rows]
     out: list[Intervals] = []
     nothing = np.empty(0, np.int64)
     below: Intervals = (nothing, nothing, nothing, nothing)

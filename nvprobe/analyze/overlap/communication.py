@@ -85,15 +85,7 @@ def exposed_by_path(attribution: Attribution, work: Column, exposed: Coverage) -
     talks = attribution.valid & (attribution.owner >= 0) & (work == Work.COMMUNICATION)
     rows = np.flatnonzero(talks)
     devices = len(attribution.trace.devices) + 1
-    for lane, _, start, end in inclusive_unions(
-        paths,
-        attribution.owner[rows],
-        ops.device[rows] + 1,
-        devices,
-        work[rows],
-        ops.start[rows],
-        ops.end[rows],
-    ):
+    for lane, _, start, end in inclusive_unions(attribution, ops, work, rows):
         np.add.at(total, lane // devices, exposed.between(lane % devices, start, end))
     return total
 
