@@ -21,7 +21,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import emitter, sidecar, torch_hooks
+from nvprobe.annotate import emitter, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category
 from nvprobe.annotate.hooks import Hooks, after_import
 
@@ -163,7 +163,7 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
     def replay(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Replay inside a range with the number of the capture."""
         identity = _known.get(self, 0)
-        if before_replay is not None and not _is_torch(sys._getframe(1)):
+        if before_replay is not None and not _is_torch(places.caller(1)):
             before_replay(identity)
         emitter.push(_replay_label(identity))
         try:
@@ -174,9 +174,9 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
     return replay
 
 
-def _is_torch(caller: FrameType) -> bool:
+def _is_torch(caller: FrameType | None) -> bool:
     """Whether torch replays a graph it made (a graphed callable's, a compiled graph's)."""
-    return str(caller.f_globals.get("__name__")).partition(".")[0] == "torch"
+    return caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 @functools.lru_cache(maxsize=4096)

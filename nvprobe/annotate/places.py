@@ -242,8 +242,8 @@ def write_definitions() -> None:
     global _written
     if _written == len(_definitions) or not sidecar.is_open():
         return
-    waiting = list(_definitions)[_written:]
-    _written += len(waiting)
+    known = list(_definitions)  # of two threads at once, both write: better twice than never
+    waiting, _written = known[_written:], len(known)
     for definition in waiting:
         sidecar.row("place", COLUMNS, (*definition, None, None, 1))
 
