@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import re
 import shlex
 import shutil
@@ -43,9 +44,12 @@ __all__ = ["Outcome", "dry_run", "launch"]
 _ATTEMPTS = 3
 _LONG_EXPORT = 20 * 2**20
 """Bytes of a report whose export takes more than a few seconds."""
-_TRANSIENT = re.compile("Agent launcher failed|Connection reset")
+_TRANSIENT = re.compile("Agent launcher failed|Connection reset|Endpoint is not available")
 """What nsys says where it did not get to start the program and may the next time: its agent came
-up too late on a machine under load, or waited for a lock that a killed one held."""
+up too late on a machine under load or as another nsys began, or waited for a lock that a killed one
+held."""
+_APART_S = 0.5
+"""Ranks that begin at one moment try again up to so much later, each at its own."""
 
 
 @dataclass
@@ -116,7 +120,9 @@ def dry_run(
 
 def _folder(target: Target, options: LaunchOptions, place: Placement, *, in_job: bool) -> Path:
     if in_job or place.rank is not None:
-        return rundir.create_for_rank(options.output, target.name, place, os.environ)
+        return rundir.create_for_rank(
+            options.output, target.name, place, os.environ, force=options.force and not in_job
+        )
     return rundir.create(options.output, target.name, force=options.force)
 
 
@@ -199,9 +205,10 @@ class _Run:
             )
             if ending.code is not None or ending.interrupted:
                 return ending
-            if not _TRANSIENT.search(_last_words(temporary / LOG)):
+            if not _TRANSIENT.search(_log_tail(temporary / LOG)):
                 break
             clear_stale_locks()
+            time.sleep(random.uniform(0, _APART_S))  # noqa: S311 - to part ranks, not to hide
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)
@@ -351,11 +358,16 @@ def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
 
 def _last_words(log: Path) -> str:
     """The last line that nsys printed, fit for a terminal."""
+    lines = reversed(_log_tail(log).splitlines())
+    clean = (re.sub(r"[^\x20-\x7e]+", " ", line).strip() for line in lines)
+    return next((line[:200] for line in clean if line), "nothing")
+
+
+def _log_tail(log: Path) -> str:
+    """The last of what nsys printed."""
     with suppress(OSError):
-        lines = log.read_bytes()[-4096:].decode("utf-8", "replace").splitlines()
-        clean = (re.sub(r"[^\x20-\x7e]+", " ", line).strip() for line in reversed(lines))
-        return next((line[:200] for line in clean if line), "nothing")
-    return "nothing"
+        return log.read_bytes()[-4096:].decode("utf-8", "replace")
+    return ""
 
 
 def _tell(options: LaunchOptions, notes: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ trace where asked for, ``run.json``, ``analysis.json`` and ``report.html``. ``ru
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,32 +63,37 @@ def create(wanted: Path | None, name: str, *, force: bool) -> Path:
     if wanted is None:
         return _first_free(folder)
     _make(folder)
-    ours = [path for pattern in _OURS for path in folder.glob(pattern)]
+    ours = _ours_in(folder)
     if ours and not force:
         raise UsageError(
             f"{wanted} holds an earlier run: give another -o, or --force to replace it"
         )
-    for path in ours:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _remove(ours)
     return folder
 
 
 def create_for_rank(
-    wanted: Path | None, name: str, place: Placement, environ: Mapping[str, str]
+    wanted: Path | None,
+    name: str,
+    place: Placement,
+    environ: Mapping[str, str],
+    *,
+    force: bool = False,
 ) -> Path:
     """Make the folder of one rank below the folder that all ranks of the job share.
 
     A rank that comes again (an elastic restart, two programs with one rank) gets ``rank0-2``: none
-    overwrites another.
+    overwrites another. With ``force`` the rank that comes first replaces what another job left.
 
     Raises:
-        UsageError: the shared folder belongs to another job, or it cannot be written.
+        UsageError: the shared folder belongs to another job and ``force`` is off, or it cannot be
+            written.
 
     """
     key = job_key(environ)
     shared = wanted or Path(PARENT) / f"{name}-{key}"
     _make(shared)
-    _claim(shared, hashlib.sha256(key.encode()).hexdigest()[:16])
+    _claim(shared, hashlib.sha256(key.encode()).hexdigest()[:16], force=force)
     stem = f"process{os.getpid()}" if place.rank is None else f"rank{place.rank}"
     return _first_free(shared / stem)
 
@@ -172,24 +179,50 @@ def _first_free(folder: Path) -> Path:
     raise UsageError(f"{folder} and 9999 more exist: remove some, or give another -o")
 
 
-def _claim(shared: Path, key: str) -> None:
-    """Mark a shared folder as this job's; the rank that comes first writes the mark."""
+def _claim(shared: Path, key: str, *, force: bool) -> None:
+    """Mark a shared folder as this job's; the rank that comes first writes the mark.
+
+    The mark is its own lock: the other ranks wait while the first one clears the folder.
+    """
     mark = shared / "job.json"
     try:
-        with mark.open("x", encoding="utf-8") as file:
-            json.dump({"schema": "nvprobe.job/1", "job": key}, file)
-        return
-    except FileExistsError:
-        pass
+        with mark.open("a+", encoding="utf-8") as file:
+            with suppress(OSError):  # a file system without locks: only clearing needs one
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read()
+            if text and _job_of(text) == key:
+                return
+            if text:
+                _clear_of_another_job(shared, mark, force=force)
+                file.truncate(0)
+            file.write(json.dumps({"schema": "nvprobe.job/1", "job": key}))
     except OSError as error:
         raise _cannot_write(shared, error) from None
-    for _ in range(50):  # the other rank may be between open and write
-        text = mark.read_text("utf-8")
-        if text.endswith("}"):
-            break
-        time.sleep(0.02)
-    if json.loads(text or "{}").get("job") != key:
-        raise UsageError(f"{shared} holds the ranks of another job: give another -o")
+
+
+def _job_of(text: str) -> str | None:
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(text)["job"])
+    return None
+
+
+def _clear_of_another_job(shared: Path, mark: Path, *, force: bool) -> None:
+    if not force:
+        raise UsageError(
+            f"{shared} holds the ranks of another job: give another -o, or --force to replace them"
+        )
+    _remove([path for path in _ours_in(shared) if path != mark])
+
+
+def _ours_in(folder: Path) -> list[Path]:
+    """What an earlier run left in a folder."""
+    return [path for pattern in _OURS for path in folder.glob(pattern)]
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _cannot_write(folder: Path, error: OSError) -> UsageError:

@@ -35,7 +35,7 @@ def ranks_of(result: Result) -> dict[str, Path]:
 
 
 def nsys_did_not_start(result: Result) -> bool:
-    """Two at once are now and then too much for 2022.4 ("Agent launcher failed")."""
+    """Two at once are now and then too much for 2022.4, however often nvprobe tries."""
     runs = (json.loads((one / "run.json").read_text()) for one in ranks_of(result).values())
     return any(run["backend"] != "nsys" for run in runs)
 
@@ -64,8 +64,10 @@ def run_ranks(launch: Launcher, order: str, *words: str) -> Result:
 def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
     program = launch.script(GLOO)
     result = run_ranks(launch, order, program)
-    if result.nsys_lost_all or nsys_did_not_start(result):
-        result = run_ranks(launch, order, "--force", program)
+    for _again in range(2):
+        assert result.code == 0, result.err
+        if result.nsys_lost_all or nsys_did_not_start(result):
+            result = run_ranks(launch, order, "--force", program)
     assert result.code == 0, result.err
     ranks = ranks_of(result)
     assert list(ranks) == ["rank0", "rank1"]

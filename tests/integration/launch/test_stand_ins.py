@@ -136,9 +136,17 @@ def test_version_without_end(launch: Launcher, nsys: Nsys, tmp_path: Path) -> No
     assert "is not Nsight Systems" in named.err
 
 
-def test_an_agent_that_is_late_gets_another_chance(launch: Launcher, stand_in) -> None:
+LATE = (
+    "Agent launcher failed.",
+    "[QuadDCommon::tag_message*] = Local Endpoint is not available.",
+    "Connection reset by peer\nGood-bye",
+)
+
+
+@pytest.mark.parametrize("words", LATE)
+def test_an_agent_that_is_late_gets_another_chance(launch: Launcher, stand_in, words: str) -> None:
     stand_in(
-        f"""[ -e tried ] || {{ touch tried; echo "Agent launcher failed."; exit 1; }}
+        f"""[ -e tried ] || {{ touch tried; echo "{words}"; exit 1; }}
 {TO_THE_COMMAND}; exec "$@" """
     )
     assert "did not start" not in run(launch).err

@@ -69,6 +69,23 @@ def test_another_jobs_folder_is_refused(tmp_path: Path) -> None:
     assert "SLURM" not in (tmp_path / "job.json").read_text()
 
 
+def test_force_replaces_the_ranks_of_another_job_once(tmp_path: Path) -> None:
+    """However many ranks begin at one moment: none removes what its neighbour just made."""
+    create_for_rank(tmp_path, "x", Placement(rank=9), {"TORCHELASTIC_RUN_ID": "earlier"})
+    (tmp_path / "rank9" / "run.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("the user's own")
+
+    def make(rank: int) -> Path:
+        environ = {"TORCHELASTIC_RUN_ID": "now"}
+        return create_for_rank(tmp_path, "x", Placement(rank=rank), environ, force=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(8)))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"job.json", "notes.txt", *(f"rank{rank}" for rank in range(8))}
+    assert make(0).name == "rank0-2", "the job's own ranks are not replaced"
+
+
 def test_what_ranks_of_a_job_share() -> None:
     assert job_key({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "TORCHELASTIC_RUN_ID": "a"}) == "7-1"
     assert job_key({"TORCHELASTIC_RUN_ID": "a/../b"}) == "a-..-b"
