@@ -29,6 +29,17 @@ _NOT_OURS = ("NVPROBE_", "TMPDIR", "RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI
 """Variables of who runs the tests that launches would act upon."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Try a test of the real nsys again, twice at most, each time from the start.
+
+    On a loaded machine 2022.4 itself fails about once in a few hundred runs: it loses all ranges of
+    a short program, or never gets to start it (and then nvprobe records with torch.profiler).
+    """
+    for item in items:
+        if item.get_closest_marker("nsys"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
 class Result(NamedTuple):
     code: int
     out: str
@@ -42,12 +53,6 @@ class Result(NamedTuple):
     def ranges(self, folder: Path | None = None) -> list[str]:
         """Names of the push/pop ranges in the report, in order of their start."""
         return ranges_in((folder or self.folder) / "report.sqlite")
-
-    @property
-    def nsys_lost_all(self) -> bool:
-        """Whether a report (of any rank) holds no NVTX event, not even the mark of the clock."""
-        reports = [*self.folder.glob("report.sqlite"), *self.folder.glob("rank*/report.sqlite")]
-        return any("NVTX_EVENTS" not in tables_of(report) for report in reports)
 
 
 def ranges_in(report: Path) -> list[str]:
@@ -101,16 +106,9 @@ class Launcher:
         return Result(process.returncode, out, err, self.folder / "run")
 
     def __call__(self, *words: str, stdin: str | None = None, **keywords: Any) -> Result:
-        """Launch, to the end; once more where nsys lost everything.
-
-        On a loaded machine 2022.4 has done so once in some three hundred runs of short programs.
-        """
+        """Launch, to the end."""
         pipe = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        result = self.finish(self.start(*words, stdin=pipe, **keywords), stdin)
-        if result.nsys_lost_all:
-            print(f"nsys lost everything:\n{result.err}")
-            result = self.finish(self.start("--force", *words, stdin=pipe, **keywords), stdin)
-        return result
+        return self.finish(self.start(*words, stdin=pipe, **keywords), stdin)
 
     def run_nvprobe(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Another command of nvprobe, to its end."""
