@@ -8,6 +8,7 @@ to ask and nothing to pay.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from nvprobe.annotate import emitter, forwards, places, torch_hooks
 from nvprobe.annotate import modules as modules_room
 from nvprobe.annotate.emitter import Category
 from nvprobe.annotate.forwards import KEY, Record, make_record, record_of, wrap_class
-from nvprobe.annotate.modules import annotate_modules, class_name, is_transparent
+from nvprobe.annotate.modules import annotate_modules, class_name, is_scripted, is_transparent
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["start", "stop"]
+
+log = logging.getLogger("nvprobe")
 
 _options: dict[str, Any] = {}
 _constructor_wrapped = False
@@ -106,12 +109,16 @@ def _find_root(module: nn.Module, owner: type) -> Record | None:
     One that runs inside another module is none: it was made on the fly or is held in a plain list,
     and gets a range named by its class.
     """
-    if is_transparent(module) or hasattr(module, "_c"):
+    if is_transparent(module) or is_scripted(module):
         return None
     frame = places.caller(2)  # who called the wrapper that asks
     while frame is not None:
         if forwards.is_wrapper(frame.f_code):
             return torch_hooks.outside_dynamo(_give_name, module, owner)
         frame = frame.f_back
-    torch_hooks.outside_dynamo(annotate_modules, module, **_options)
+    try:
+        torch_hooks.outside_dynamo(annotate_modules, module, **_options)
+    except Exception as error:  # the program's own predicate; a tree that cannot be walked
+        log.warning("no ranges for the modules of %s: %r", type(module).__name__, error)
+        module.__dict__[KEY] = make_record(type(module).__name__, None, None)
     return record_of(module)

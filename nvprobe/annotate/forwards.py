@@ -229,6 +229,8 @@ def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
         moved, original.__globals__, original.__name__, None, template.__closure__
     )
     functools.update_wrapper(wrapper, original)
+    if not hasattr(original, "__wrapped__"):  # inspect.getfullargspec looks behind no wrapper
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return wrapper
 
 

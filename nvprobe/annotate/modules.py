@@ -32,7 +32,8 @@ _WRAPPERS = {"OptimizedModule", "CheckpointWrapper"}
 _PARALLEL = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}
 """Wrapping classes that do work of their own around the module inside (kept as ``module``)."""
 
-annotated_roots: weakref.WeakSet[Any] = weakref.WeakSet()
+annotated_roots: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+"""By id: a model may have an ``__eq__`` of its own, and no hash."""
 
 
 def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -58,6 +59,11 @@ def _child_path(parent: nn.Module, path: str, name: str) -> str:
     if name in _TRANSPARENT or parallel:
         return path
     return f"{path}.{name}" if path else name
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """Whether a module's forward is TorchScript's, run in C++."""
+    return any(one.__module__ == "torch.jit._script" for one in type(module).__mro__)
 
 
 def is_transparent(module: nn.Module) -> bool:
@@ -132,7 +138,7 @@ def annotate_modules(
         own = root if module is model else (not parallel and path) or class_name(module)
         within = None if module is model else root
         count += _give_record(module, own, within, wanted or not path)
-    annotated_roots.add(model)
+    annotated_roots[id(model)] = model
     if forwards.run_root is not None:
         mark_root(model)
     fields = {"name": root, "class": class_name(model), "modules": count}
@@ -154,7 +160,7 @@ def mark_root(model: nn.Module) -> None:
 def _give_record(module: nn.Module, name: str, within: str | None, wanted: bool) -> bool:
     """Give one module its record; returns whether it has a range."""
     forwards.drop_record(module)
-    scripted = hasattr(module, "_c")  # its forward is C++
+    scripted = is_scripted(module)
     if not wanted or scripted or is_transparent(module):
         if not scripted and forwards.find_root is not None:
             module.__dict__[KEY] = make_record(name, None, None)
@@ -174,6 +180,6 @@ def remove(model: nn.Module) -> None:
     """Take the ranges of a model away again; a model without any stays as it is."""
     for _, module in walk(model):
         forwards.drop_record(module)
-    annotated_roots.discard(model)
+    annotated_roots.pop(id(model), None)
     if not annotated_roots and forwards.find_root is None:
         forwards.unwrap_classes()

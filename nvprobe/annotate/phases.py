@@ -326,7 +326,7 @@ def _install_known() -> None:
         return
     forwards.run_root = _run_root
     graphs.before_replay = periods.replay
-    for root in list(modules.annotated_roots):
+    for root in list(modules.annotated_roots.values()):
         modules.mark_root(root)
     here = sys.modules[__name__]
     ours = (here, periods_module, steps, places, loaders)

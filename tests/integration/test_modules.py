@@ -192,6 +192,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
         nvprobe.annotate(loaded, depth=0)(x)
     import inspect
     assert str(inspect.signature(net.blocks[0].forward)) == "(x, *, scale=1.0)"
+    assert inspect.getfullargspec(net.blocks[0].forward).kwonlydefaults == {"scale": 1.0}
     before = Net.__dict__["forward"]
     for model in (net, loaded, linear):
         nvprobe.annotate.remove(model)
@@ -208,6 +209,38 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
         else:
             groups[list(groups)[-1]].append("/".join(one.path[1:]))
     assert groups == {"deepcopy": NET_PATHS, "copy": ["head"], "loaded": ["Net"], "removed": []}
+
+
+def test_models_that_python_or_a_predicate_makes_hard_to_handle(recorder: Recorder):
+    code = """
+    import logging
+    class Equal(nn.Module):                 # without a hash, then
+        def __eq__(self, other):
+            return True
+        def forward(self, x):
+            return x
+    class Named(nn.Module):                 # scripted modules have a _c, too
+        def __init__(self):
+            super().__init__()
+            self._c = nn.ReLU()
+        def forward(self, x):
+            return self._c(x)
+    said = []
+    class Keep(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+    logging.getLogger("nvprobe").addHandler(Keep())
+    nvprobe.instrument(modules=lambda path, module: path != "odd" or 1 / 0)
+    for one in (Equal(), Equal(), Named(), torch.jit.script(nn.ReLU())):
+        assert torch.equal(one(x), x if isinstance(one, Equal) else x.relu())
+    odd = nn.Sequential()
+    odd.add_module("odd", nn.ReLU())
+    for _ in range(2):
+        assert torch.equal(odd(x), x.relu())
+    assert len(said) == 1 and "no ranges for the modules of Sequential" in said[0], said
+    """
+    names = recorder.run(with_net(code)).names("module")
+    assert names == ["Equal", "Equal", "Named", "_c", "ReLU", "ReLU"]
 
 
 def test_values_gradients_and_random_state_are_bit_identical(recorder: Recorder):
