@@ -67,7 +67,7 @@ class OverlapOracle:
             self.alone[stream] += ns * (len(streams) == 1)
         for pair in combinations(sorted(streams), 2):
             self.stream_pairs[pair] += ns
-        owners = sorted({self.owner[row] for row in running} - {-1})
+        owners = sorted({self.owner[row] for row in running})
         for pair in combinations(owners, 2):
             self.path_pairs[(device, *pair)] += ns
         classes = {self.work[row] for row in running}

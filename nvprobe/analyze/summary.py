@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,15 @@ import numpy as np
 from nvprobe.analyze.model import DeviceUse, PathQuantities
 from nvprobe.attribute.model import Attribution, Kind, PathTable
 
-__all__ = ["Doubts", "duration", "verdict"]
+__all__ = ["Doubts", "duration", "short_path", "verdict"]
 
 _LARGEST_SHARE = 0.4
 """A path is named as the place where GPU time goes from this share of it on."""
 _DOUBTFUL_SHARE = 0.1
 """From this share of GPU time with impossible ends on, no figure of time is repeated."""
 _LONGEST_PATH = 60
+_BETWEEN_NAMES = re.compile(r"(?<!\\)/")
+"""A slash inside a name is written with a backslash before it."""
 _UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
 
 
@@ -35,6 +38,25 @@ def duration(ns: int) -> str:
             digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
             return f"{value:,.{digits}f} {unit}"
     return f"{ns} ns"
+
+
+def short_path(text: str) -> str:
+    """A path for a sentence: a long one loses names from its middle, then the end of its last.
+
+    ``step/…/fwd:attention`` still says where it is; a name cut in front says nothing.
+    """
+    if len(text) <= _LONGEST_PATH:
+        return text
+    first, *rest = _BETWEEN_NAMES.split(text)
+    if len(first) > _LONGEST_PATH // 3:
+        lead = "…/" if rest else ""
+    else:
+        lead = f"{first}/…/" if len(rest) > 1 else f"{first}/"
+    for begin in range(len(rest)):
+        short = lead + "/".join(rest[begin:])
+        if len(short) <= _LONGEST_PATH:
+            return short
+    return (lead + (rest or [first])[-1])[: _LONGEST_PATH - 1] + "…"
 
 
 def verdict(
@@ -67,7 +89,5 @@ def _place(total: int, ranges: PathQuantities, paths: PathTable) -> str | None:
     if not len(large):
         return None
     best = large[np.lexsort((ranges.gpu_ns[large], paths.depth[large]))[-1]]
-    text = paths.text(int(best))
-    if len(text) > _LONGEST_PATH:
-        text = "…" + text[1 - _LONGEST_PATH :]
-    return f"{int(ranges.gpu_ns[best]) / total:.0%} of GPU time in {text}"
+    where = short_path(paths.text(int(best)))
+    return f"{int(ranges.gpu_ns[best]) / total:.0%} of GPU time in {where}"

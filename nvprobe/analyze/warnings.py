@@ -44,7 +44,8 @@ def _lost_launches(trace: Trace, lost: Column, steps: Steps) -> str | None:
     where = ""
     hit = np.flatnonzero(steps.missing_launches)
     if len(hit):
-        where = f" (in steps {_listed([str(i) for i in steps.index[hit].tolist()])})"
+        word = "step" if len(hit) == 1 else "steps"
+        where = f" (in {word} {_listed([str(i) for i in steps.index[hit].tolist()])})"
     noun = "launch call has" if len(lost) == 1 else "launch calls have"
     return (
         f"{len(lost):,} {noun} no GPU record{where}: the profiler lost the kernels, so GPU time is "

@@ -98,6 +98,9 @@ def test_what_the_copies_of_the_side_stream_overlap_with() -> None:
     assert side["busy_ns"] == side["alone_ns"] + together["ns"]
     # Beside compute, and for a while beside a copy of the main stream: that is one class alone.
     assert 0 < prefetch["classes"]["compute+copy_h2d"] < together["ns"]
+    assert prefetch["path_pairs"] == [
+        {"device": 0, "first": None, "second": "step/forward", "ns": together["ns"]}
+    ]
 
 
 def test_stacks_name_the_users_function() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvprobe.analyze.grouping import levels, push_up
+from nvprobe.analyze.summary import short_path
 from nvprobe.attribute.model import Kind, PathTable
 from nvprobe.trace import NO_ROW, Column
 
@@ -12,7 +13,6 @@ __all__ = ["common_path", "main_operator", "named", "program_paths"]
 
 _SHARE = 0.6
 """A path is the place if this much of the time lies in it."""
-_LONGEST = 60
 _LOWER = (Kind.OPERATOR, Kind.LIBRARY, Kind.COLLECTIVE)
 """What torch and its libraries call their own parts."""
 
@@ -58,8 +58,5 @@ def main_operator(paths: PathTable, ns: Column) -> str | None:
 
 
 def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
-    """A path's text for a title, cut in front where it is long."""
-    if path < 0:
-        return otherwise
-    text = paths.text(path)
-    return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]
+    """A path's text for a title, shortened where it is long."""
+    return otherwise if path < 0 else short_path(paths.text(path))

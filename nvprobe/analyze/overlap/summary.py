@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,7 @@ class Overlap:
     stream_pairs: Pairs
     """Members: rows of ``Streams``; pairs that never met are not in it."""
     path_pairs: Pairs
-    """Members: path rows (the very owner paths, not those above them)."""
+    """Members: path rows (the very owner paths, not those above them); -1 for ops without one."""
 
 
 def overlap(
@@ -63,16 +64,14 @@ def overlap(
         return Overlap(nothing, nothing, nothing, StreamUse.empty(), no_pairs, no_pairs)
     rows = crowd.row
     device, start, end = ops.device[rows] + 1, ops.start[rows], ops.end[rows]
-    owned = attribution.owner[rows] >= 0
+    pairs = shared_time(device, attribution.owner[rows] + 1, start, end)
     return Overlap(
         devices=by_device(attribution, crowd, work),
         steps=by_step(attribution, crowd, work, _steps_of_ops(attribution, steps)),
         paths=by_path(attribution, crowd, work),
         streams=_stream_use(attribution, crowd, lanes),
         stream_pairs=shared_time(device, lanes.of_op[rows], start, end),
-        path_pairs=shared_time(
-            device[owned], attribution.owner[rows[owned]], start[owned], end[owned]
-        ),
+        path_pairs=dataclasses.replace(pairs, first=pairs.first - 1, second=pairs.second - 1),
     )
 
 

@@ -35,6 +35,7 @@ _BUILT_IN = r"^<built-in (?:method|function) (?P<name>\w+)"
 _STANDARD = "|".join(sorted(sys.stdlib_module_names))
 _NOT_THE_USERS = (
     rf"^<|(?:^|/)(?:site|dist)-packages/(?:torch|nvtx|nvprobe)/|^(?:torch|nvtx|nvprobe)/"
+    r"|(?:^|/)torchinductor_[^/]+/|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{50,}\.py$"  # Inductor's own cache
     rf"|^(?:.*/python3\.\d+/)?(?:{_STANDARD})(?:/.*)?\.py$|^(?:{_STANDARD})/"
 )
 
