@@ -16,6 +16,7 @@ from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named, program_paths
 from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.launches import calls_named
 from nvprobe.trace import Column, OpKind
 
@@ -200,30 +201,46 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
 def input_wait(evidence: Evidence) -> Iterator[Finding]:
     """The GPU is idle while the launching thread waits for data.
 
-    High end: host and launch idle too, as a host that need not wait runs ahead of the GPU. Where
-    it waits for longer than it works, that is no finding of its own.
+    High end: host and launch idle too, as a host that need not wait runs ahead of the GPU, but by
+    no more than it waited. Where it waits for longer than it works, host and launch idle are no
+    finding of their own.
     """
+    if not evidence.idle_trusted or not evidence.repeats:
+        return
     idle, paths = evidence.idle(Cause.INPUT), evidence.attribution.paths
     total = int(idle.sum())
-    if total < LITTLE * evidence.window_ns or not evidence.idle_trusted or not len(evidence.steps):
+    if total < LITTLE * evidence.window_ns:
         return
     path = common_path(paths, idle)
     host = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
     if total >= int(host.sum()):
         evidence.explain_idle(host)
+    waited = _host_waits_for_data(evidence)
     yield Finding(
         id="input_wait",
         title=f"The GPU waits for data in {named(paths, path)}",
         path=path,
         sources=(),
-        evidence={"idle_ns": total, "share_of_window": _share(total, evidence)},
-        saves_ns=(total // 2, total + int(host.sum())),
+        evidence={
+            "idle_ns": total,
+            "share_of_window": _share(total, evidence),
+            "host_ns": waited,
+        },
+        saves_ns=(total // 2, min(total + int(host.sum()), max(total, waited))),
         advice=(
             "DataLoader(num_workers=…, persistent_workers=True, prefetch_factor=…): prepare "
             "batches in worker processes",
             "pin_memory=True with non_blocking copies; decode or augment on the GPU",
         ),
     )
+
+
+def _host_waits_for_data(evidence: Evidence) -> int:
+    """Time that launching threads spend in ranges that wait for data, in the steady steps."""
+    thread, start, end = evidence.waits.inputs
+    rows = evidence.in_steady(start) & np.isin(thread, evidence.waits.gaps.thread)
+    threads = len(evidence.trace.threads)
+    return int(union_length(thread[rows], start[rows], end[rows], threads).sum())
 
 
 def allocation(evidence: Evidence) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from nvprobe.analyze.waiting.rules import CallRole, RangeRole
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import Calls, Column, Trace
 
-__all__ = ["HOST_CAUSES", "Cause", "HostWork", "call_roles", "host_work", "judged"]
+__all__ = ["HOST_CAUSES", "Cause", "HostWork", "Stretches", "call_roles", "host_work", "judged"]
 
 
 class Cause(IntEnum):
@@ -50,6 +50,9 @@ class Cause(IntEnum):
 
 HOST_CAUSES = tuple(cause for cause in Cause if cause <= Cause.HOST)
 
+Stretches = tuple[Column, Column, Column]
+"""(thread, start, end)."""
+
 _CALL_CAUSES = (
     (Cause.ALLOCATION, (CallRole.ALLOCATION,)),
     (Cause.COMPILATION, (CallRole.COMPILATION,)),
@@ -68,6 +71,8 @@ class HostWork:
 
     levels: tuple[tuple[Cause, Coverage], ...]
     """Nested coverages in the order of causes; causes that never occur are left out."""
+    inputs: Stretches
+    """The ranges that wait for data."""
 
     def split(self, thread: Column, start: Column, end: Column) -> dict[Cause, Column]:
         """ns of each host cause within ``[start, end)`` of a thread; they add up to its length."""
@@ -103,12 +108,10 @@ def _borders(start: Column, end: Column) -> tuple[Column, Column]:
     return border, first
 
 
-def host_work(
-    attribution: Attribution, roles: Column, waits: tuple[Column, Column, Column]
-) -> HostWork:
+def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> HostWork:
     """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
     trace = attribution.trace
-    parts: dict[Cause, list[tuple[Column, Column, Column]]] = {Cause.SYNC: [waits]}
+    parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
     if trace.calls is not None:
         started = _started_something(attribution)
         for cause, wanted in _CALL_CAUSES:
@@ -118,9 +121,10 @@ def host_work(
             if cause == Cause.LAUNCH_CALL:
                 inside |= started
             parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
-    for cause, ranges in _marked_ranges(attribution):
+    marked = _marked_ranges(attribution)
+    for cause, ranges in marked.items():
         parts.setdefault(cause, []).append(ranges)
-    return HostWork(tuple(_nested(parts, len(trace.threads))))
+    return HostWork(tuple(_nested(parts, len(trace.threads))), marked[Cause.INPUT])
 
 
 def call_roles(trace: Trace) -> Column:
@@ -140,7 +144,7 @@ def judged(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> C
     return table[names]
 
 
-def _calls(calls: Calls, rows: Column) -> tuple[Column, Column, Column]:
+def _calls(calls: Calls, rows: Column) -> Stretches:
     return calls.thread[rows], calls.start[rows], calls.end[rows]
 
 
@@ -152,30 +156,26 @@ def _started_something(attribution: Attribution) -> Column:
     return used[:-1]
 
 
-def _marked_ranges(
-    attribution: Attribution,
-) -> list[tuple[Cause, tuple[Column, Column, Column]]]:
+def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     """The ranges that tell what their thread does, by cause."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     if ranges is None or not len(ranges):
-        return []
+        return {cause: (np.empty(0, np.int64),) * 3 for cause, _ in _RANGE_CAUSES}
     paths = attribution.paths
     role = rules.range_roles(paths.names)[paths.name[tree.path]]
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
-    out = []
+    out = {}
     for cause, wanted in _RANGE_CAUSES:
         rows = np.flatnonzero(role == wanted)
-        out.append((cause, (ranges.thread[rows], ranges.start[rows], tree.end[rows])))
+        out[cause] = ranges.thread[rows], ranges.start[rows], tree.end[rows]
     return out
 
 
-def _nested(
-    parts: dict[Cause, list[tuple[Column, Column, Column]]], threads: int
-) -> list[tuple[Cause, Coverage]]:
+def _nested(parts: dict[Cause, list[Stretches]], threads: int) -> list[tuple[Cause, Coverage]]:
     """One coverage a cause, each with all before it."""
     levels: list[tuple[Cause, Coverage]] = []
-    below: list[tuple[Column, Column, Column]] = []
+    below: list[Stretches] = []
     for cause in HOST_CAUSES:
         own = [part for part in parts.get(cause, []) if len(part[0])]
         if not own:

@@ -92,6 +92,7 @@ RANGES: tuple[tuple[RangeRole, str], ...] = (
     (RangeRole.COLLECTIVE, r"^(?:nccl|gloo|mpi|ucc|c10d|_c10d_functional|symm_mem):"),
     (RangeRole.COLLECTIVE, r"^nccl[A-Z]|^record_param_comms$|^ProcessGroup"),
     (RangeRole.COLLECTIVE, r"(?i)(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter)"),
+    (RangeRole.COLLECTIVE, r"All(?:To|2)All|AllReduce|AllGather|ReduceScatter"),
     (
         RangeRole.COLLECTIVE,
         r"(?i)(?:^|[^a-z])(?:all_?to_?all|all2all)|(?:^|[^a-z])barrier(?:$|[^a-z])",

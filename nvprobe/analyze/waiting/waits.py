@@ -27,7 +27,7 @@ from nvprobe.analyze.waiting.blocking import SyncCalls, synchronising_calls
 from nvprobe.analyze.waiting.charges import IdleCharges, by
 from nvprobe.analyze.waiting.gaps import Gaps, device_gaps
 from nvprobe.analyze.waiting.host import HostTime, host_time, sampled_host_time
-from nvprobe.analyze.waiting.hostwork import Cause, HostWork, call_roles, host_work
+from nvprobe.analyze.waiting.hostwork import Cause, HostWork, Stretches, call_roles, host_work
 from nvprobe.analyze.waiting.idle import idle_charges, long_gaps
 from nvprobe.analyze.waiting.idle_lines import (
     SAMPLED_CAUSES,
@@ -65,6 +65,8 @@ class Waits:
     work: Column
     """int64 :class:`~nvprobe.analyze.overlap.combinations.Work` per op."""
     host: HostTime
+    inputs: Stretches
+    """The ranges that wait for data."""
     operators: PathOperators
     lines: CodeLines | None
     """The Python frames, where the trace has any."""
@@ -132,6 +134,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         exposed=exposed,
         work=work,
         host=worked,
+        inputs=host.inputs,
         operators=path_operators(attribution),
         lines=lines,
         sampled=sampled,

@@ -422,3 +422,19 @@ def test_what_saves_most_stands_first() -> None:
     assert ids(analysis) == ["input_wait", "fp32_gemm"]
     severities = [one.severity for one in analysis.findings or ()]
     assert severities == ["high", "low"]
+
+
+def test_data_that_are_ready_save_no_more_than_the_host_waited() -> None:
+    def body(scene: Scene) -> None:
+        scene.host(4 * MS)
+        scene.inside("data", lambda: scene.host(1 * MS))
+        healthy(scene)
+
+    found = {one.id: one for one in analysis_of(loop(body)).findings or ()}
+    assert found["input_wait"].evidence["idle_ns"] == 3 * MS
+    assert found["input_wait"].evidence["host_ns"] == 4 * MS
+    assert found["input_wait"].saves_ns == (1500 * US, 4 * MS)
+
+
+def test_waiting_for_data_once_is_start_up() -> None:
+    assert "input_wait" not in ids(analysis_of(loop(slow_loader, steps=1)))

@@ -55,6 +55,8 @@ RANGES = {
         "record_param_comms",
         "## all2all_data:kjt splits ##",
         "AllToAll4D",
+        "## KJTAllToAllTensorsAwaitable wait() ##",
+        "## SplitsAllToAllAwaitable wait() ##",
         "barrier",
         "FSDP::all_gather",
     ],
