@@ -40,23 +40,23 @@ def duration(ns: int) -> str:
     return f"{ns} ns"
 
 
-def short_path(text: str) -> str:
-    """A path for a sentence: a long one loses names from its middle, then the end of its last.
+def short_path(text: str, longest: int = _LONGEST_PATH) -> str:
+    """A path as one reads it: a long one loses names from its middle, then the end of its last.
 
     ``step/…/fwd:attention`` still says where it is; a name cut in front says nothing.
     """
-    if len(text) <= _LONGEST_PATH:
+    if len(text) <= longest:
         return text
     first, *rest = _BETWEEN_NAMES.split(text)
-    if len(first) > _LONGEST_PATH // 3:
+    if len(first) > longest // 6:
         lead = "…/" if rest else ""
     else:
         lead = f"{first}/…/" if len(rest) > 1 else f"{first}/"
     for begin in range(len(rest)):
         short = lead + "/".join(rest[begin:])
-        if len(short) <= _LONGEST_PATH:
+        if len(short) <= longest:
             return short
-    return (lead + (rest or [first])[-1])[: _LONGEST_PATH - 1] + "…"
+    return (lead + (rest or [first])[-1])[: longest - 1] + "…"
 
 
 def verdict(

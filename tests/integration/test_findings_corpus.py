@@ -63,7 +63,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
         ["exposed_communication"],
     ),
     "kineto/public/dlrm_8ranks_worker1.json.gz": (
-        "exposed communication in ProfilerStep/…/All2All_Pooled_Req/## alltoall_fwd_single ##",
+        "exposed communication in …/All2All_Pooled_Req/## alltoall_fwd_single ##",
         ["exposed_communication"],
     ),
     "kineto/public/dlrm_8ranks_worker2.json.gz": (
@@ -71,7 +71,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
         ["exposed_communication"],
     ),
     "kineto/public/dlrm_8ranks_worker3.json.gz": (
-        "exposed communication in ProfilerStep/…/All2All_Pooled_Req/## alltoall_fwd_single ##",
+        "exposed communication in …/All2All_Pooled_Req/## alltoall_fwd_single ##",
         ["exposed_communication"],
     ),
     "kineto/public/event_sync_two_streams.json.gz": (

@@ -1,7 +1,8 @@
 """Which line of the user's code a thread was in: Python frames of a torch trace.
 
 A frame tells the function and its first line, not the line being run: ``train.py:50 (step)``.
-The user's frame is the innermost one that belongs neither to torch nor to Python itself.
+The user's frame is the innermost one that belongs neither to torch or Triton, nor to a file that
+Inductor generated, nor to Python itself.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ NO_LINE = -1
 _FRAME = r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$"
 _BUILT_IN = r"^<built-in (?:method|function) (?P<name>\w+)"
 _STANDARD = "|".join(sorted(sys.stdlib_module_names))
+_OURS = "torch|triton|nvtx|nvprobe"
 _NOT_THE_USERS = (
-    rf"^<|(?:^|/)(?:site|dist)-packages/(?:torch|nvtx|nvprobe)/|^(?:torch|nvtx|nvprobe)/"
+    rf"^<|(?:^|/)(?:site|dist)-packages/(?:{_OURS})/|^(?:{_OURS})/"
     r"|(?:^|/)torchinductor_[^/]+/|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{50,}\.py$"  # Inductor's own cache
     rf"|^(?:.*/python3\.\d+/)?(?:{_STANDARD})(?:/.*)?\.py$|^(?:{_STANDARD})/"
 )

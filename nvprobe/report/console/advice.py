@@ -12,7 +12,7 @@ from rich.text import Text
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.findings import Finding
 from nvprobe.analyze.model import UNKNOWN
-from nvprobe.report.console.format import count, percent, plain, size, time
+from nvprobe.report.console.format import count, percent, place, plain, size, time
 from nvprobe.report.console.view import TreeView
 
 __all__ = ["findings", "memory_peak", "memory_use"]
@@ -63,7 +63,7 @@ def _peaks_of_events(analysis: Analysis) -> list[str]:
         path = int(table.peak_path[row])
         more = "" if use.from_zero else " more than before the window,"
         source = "the driver's" if use.of_driver else "torch's"
-        where = f" in {plain(paths.text(path)).plain}" if path >= 0 else ""
+        where = f" in {place(paths.text(path), 60).plain}" if path >= 0 else ""
         out.append(
             f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))}{more}"
             f"{_of(table.capacity_bytes[row])}{where}"

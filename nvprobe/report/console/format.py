@@ -7,10 +7,10 @@ import re
 from rich.text import Text
 
 from nvprobe.analyze.model import UNKNOWN
-from nvprobe.analyze.summary import duration
+from nvprobe.analyze.summary import duration, short_path
 from nvprobe.load.faults import printable
 
-__all__ = ["count", "kernel_name", "left_cut", "percent", "plain", "size", "time"]
+__all__ = ["count", "kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
 
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
@@ -24,10 +24,15 @@ def plain(text: str | None, style: str = "") -> Text:
 
 
 def left_cut(text: str | None, width: int) -> Text:
-    """The same, losing its beginning where it is too long: the end of a path says more."""
+    """The same, losing its beginning where it is too long: the end of a line's file says more."""
     whole = printable(text, _LONGEST) if text else "–"
     cut = whole if len(whole) <= width else "…" + whole[1 - width :]
     return Text(cut, no_wrap=True)
+
+
+def place(path: str | None, width: int) -> Text:
+    """A path of ranges in so much room, by whole names where they fit."""
+    return Text(printable(short_path(path, width), _LONGEST) if path else "–", no_wrap=True)
 
 
 def kernel_name(name: str | None) -> Text:

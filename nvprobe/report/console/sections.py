@@ -16,8 +16,8 @@ from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.format import (
     count,
     kernel_name,
-    left_cut,
     percent,
+    place,
     plain,
     size,
     time,
@@ -192,7 +192,7 @@ def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
             f"{int(shown.ops[row]):,}",
             time(gpu) + doubt,
             percent(gpu, total) + doubt,
-            left_cut(paths.text(path) if path >= 0 else None, room),
+            place(paths.text(path) if path >= 0 else None, room),
         )
     more = len(analysis.kernels) - len(shown)
     if more > 0:
@@ -215,7 +215,7 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
             size(int(table_.bytes[row])),
             time(int(table_.gpu_ns[row])),
             percent(int(table_.gpu_ns[row]), total),
-            left_cut(paths.text(path) if path >= 0 else None, room),
+            place(paths.text(path) if path >= 0 else None, room),
         )
     return table
 

@@ -12,7 +12,7 @@ from nvprobe.analyze.waiting.charges import by
 from nvprobe.analyze.waiting.host import by_label
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.analyze.waiting.waits import Waits
-from nvprobe.report.console.format import count, left_cut, percent, plain, time
+from nvprobe.report.console.format import count, left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 from nvprobe.trace import Column
@@ -21,6 +21,8 @@ __all__ = ["host", "idle", "overlap", "syncs"]
 
 _LINES = 8
 """Rows of each table; the JSON has all."""
+_COMBINATIONS = 6
+"""What ran beside what is told of so many; the JSON has all."""
 _WORDS = {
     Cause.SYNC: "sync",
     Cause.ALLOCATION: "allocation",
@@ -56,7 +58,7 @@ def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     order = np.argsort(-ns, kind="stable")
     for row in order[:_LINES].tolist():
         own = int(ns[row])
-        name = left_cut(labels[row], max(20, width - 45))
+        name = place(labels[row], max(20, width - 45))
         out.add_row(name, _WORDS[Cause(cause[row])], time(own), percent(own, total))
     return Group(text, out, *_more(len(order) - _LINES, "more place", "--by, --json"))
 
@@ -118,7 +120,7 @@ def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
             f"{int(sites.count[row]):,}",
             time(int(sites.wait_ns[row])),
             time(int(sites.bubble_ns[row])),
-            left_cut(source or path, room),
+            left_cut(source, room) if source else place(path, room),
         )
     return Group(out, *_more(len(sites) - _LINES, "more call site", "--json"))
 
@@ -138,6 +140,8 @@ def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
         return None
     text = Text("Overlap: ", "bold")
     parts = sorted(shares.items(), key=lambda item: -item[1])
+    rest = sum(ns for _, ns in parts[_COMBINATIONS:])
+    parts = [*parts[:_COMBINATIONS], *([("others", rest)] if rest else [])]
     text.append(" + ".join(f"{name} {percent(ns, busy)}" for name, ns in parts), "")
     if waits.exposed_comm_ns:
         text.append(f"; exposed communication {time(waits.exposed_comm_ns)}", "")
@@ -157,15 +161,16 @@ def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     if not shown:
         return None
     paths, room = analysis.attribution.paths, max(18, width // 3)
+    lines = bool(waits.line_labels)
     out = new_table("Host work", "Launches", "Host", "GPU idle", "Mostly in", Mostly_in=room)
     for row, name in enumerate(names[: min(shown, _LINES)]):
         path = int(rows.path[row])
         out.add_row(
-            plain(name),
+            left_cut(name, max(20, width - room - 36)) if lines else plain(name),
             f"{int(rows.launches[row]):,}",
             time(int(rows.host_ns[row])),
             time(int(rows.idle_ns[row])),
-            left_cut(paths.text(path) if path >= 0 else "(no range)", room),
+            place(paths.text(path) if path >= 0 else "(no range)", room),
         )
     return Group(out, *_more(shown - _LINES, "more place", "--json"))
 

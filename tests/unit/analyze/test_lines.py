@@ -21,6 +21,7 @@ USERS = {
 NOT_THE_USERS = [
     "torch/nn/modules/module.py(1): _call_impl",
     "/opt/venv/lib/python3.12/site-packages/torch/_ops.py(9): __call__",
+    "triton/runtime/_allocation.py(29): set_allocator",
     "threading.py(3): run",
     "<frozen runpy>(8): _run_code",
     f"/tmp/torchinductor_someone/y4/c{HASH}.py(1335): call",

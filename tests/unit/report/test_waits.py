@@ -80,3 +80,9 @@ def test_ranges_and_steps_carry_their_waits(demo: Analysis) -> None:
     steps = sum(row["idle_ns"] for row in shown["steps"])
     by_step = sum(row["ns"] for row in shown["idle"]["by_step"] if row["index"] is not None)
     assert steps == by_step > 0
+
+
+def test_many_combinations_are_summed_up(demo: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvprobe.report.console.waits._COMBINATIONS", 2)
+    [overlap] = [line for line in printed(demo, "cause").splitlines() if "Overlap: " in line]
+    assert overlap.strip() == "Overlap: compute 71.2% + copy h2d 28.5% + others 0.2%"
