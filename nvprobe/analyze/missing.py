@@ -28,7 +28,7 @@ def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tupl
     found = [
         *attribution.trace.missing,
         _captured_ranges(attribution),
-        _steps(steps),
+        _steps(attribution, steps),
         _convolutions(attribution, shapes),
     ]
     return tuple(entry for entry in found if entry is not None)
@@ -60,13 +60,16 @@ def _captured_ranges(attribution: Attribution) -> Missing | None:
     )
 
 
-def _steps(steps: Steps) -> Missing | None:
+def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
     if len(steps):
         return None
+    of_torch = any(source.kind == "torch-trace" for source in attribution.trace.sources)
+    ways = ["call step() of the profiler in the loop"] if of_torch else []
+    ways += ["loop over nvprobe.steps(loader)", 'open a range named "step N"']
     return Missing(
         "steps",
         "no range marks one; pauses and library ranges are not taken for steps",
-        'loop over nvprobe.steps(loader), or open a range named "step N"',
+        ", ".join(ways[:-1]) + f", or {ways[-1]}",
     )
 
 

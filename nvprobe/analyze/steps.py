@@ -1,8 +1,9 @@
 """Training steps: which ranges they are, and what belongs to each.
 
 Definition (docs/attribution.md): the ranges of kind step on the initiating thread of a process,
-else its outermost ranges with a step-like name; a wait that found no batch is no step. Ops belong
-to the step that was open on the initiating thread when they were called for.
+else its outermost ranges with a step-like name; a wait that found no batch is no step, nor is a
+part of one (``Optimizer.step``) or of a compilation. Ops belong to the step that was open on the
+initiating thread when they were called for.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import numpy as np
 from nvprobe.analyze.grouping import sums
 from nvprobe.analyze.model import Steps, StepSpread
 from nvprobe.analyze.waiting.lanes import Lanes, firsts
+from nvprobe.analyze.waiting.rules import RangeRole, range_roles
 from nvprobe.analyze.waiting.timelines import process_timeline
 from nvprobe.attribute.intervals import union_length
+from nvprobe.attribute.kinds import known_parts
 from nvprobe.attribute.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column
 
@@ -67,17 +70,29 @@ def _step_ranges(attribution: Attribution) -> Column:
     marked = tree.kind[candidates] == Kind.STEP
     has_marked = np.zeros(len(attribution.trace.processes), bool)
     has_marked[ranges.process[candidates[marked]]] = True
-    name = attribution.paths.name[tree.path[candidates]]
-    named = attribution.names.step_like[name] & ~has_marked[ranges.process[candidates]]
-    rows = _outermost(attribution, candidates[marked | named])
+    unmarked = candidates[~has_marked[ranges.process[candidates]]]
+    rows = np.concatenate([candidates[marked], _named_steps(attribution, unmarked)])
+    chosen = np.zeros(len(ranges), bool)
+    chosen[rows] = True
+    rows = rows[~_inside(attribution, rows, chosen)]
     return rows[np.lexsort((ranges.start[rows], ranges.process[rows]))]
 
 
-def _outermost(attribution: Attribution, rows: Column) -> Column:
-    """Those of ``rows`` with no other of them above."""
+def _named_steps(attribution: Attribution, rows: Column) -> Column:
+    """Those of ``rows`` that are steps by their name."""
+    names, tree = attribution.names, attribution.tree
+    named = names.step_like & ~known_parts(names.names)
+    rows = rows[named[attribution.paths.name[tree.path[rows]]]]
+    if not len(rows):
+        return rows
+    compiles = range_roles(names.names) == RangeRole.COMPILATION
+    compiling = (tree.path >= 0) & compiles[attribution.paths.name[tree.path]]
+    return rows[~_inside(attribution, rows, compiling)]
+
+
+def _inside(attribution: Attribution, rows: Column, chosen: Column) -> Column:
+    """Bool per row of ``rows``: one of the ``chosen`` ranges (bool per range) is above it."""
     parent = attribution.tree.parent
-    chosen = np.zeros(len(parent), bool)
-    chosen[rows] = True
     inside = np.zeros(len(rows), bool)
     above = parent[rows]
     climbing = np.flatnonzero(above != NO_ROW)
@@ -85,7 +100,7 @@ def _outermost(attribution: Attribution, rows: Column) -> Column:
         inside[climbing] |= chosen[above[climbing]]
         above[climbing] = parent[above[climbing]]
         climbing = climbing[(above[climbing] != NO_ROW) & ~inside[climbing]]
-    return rows[~inside]
+    return inside
 
 
 def _numbers(index: Column, process: Column) -> Column:

@@ -88,6 +88,11 @@ def autograd_names(names: pa.StringArray) -> Column:
     return _matches(names, _AUTOGRAD)
 
 
+def known_parts(names: pa.StringArray) -> Column:
+    """Bool per clean name: it says that its range is a part of a step, not a step."""
+    return ~np.isin(_by_name(names), (Kind.USER, Kind.STEP))
+
+
 def _by_name(names: pa.StringArray) -> Column:
     kind = np.full(len(names), Kind.USER, np.int8)
     for pattern, value in reversed(_NAME_KINDS):

@@ -212,6 +212,24 @@ def test_an_unreadable_event_is_lost_and_counted(tmp_path: Path) -> None:
     assert trace.sources[0].lost_events == 1
 
 
+@pytest.mark.parametrize("damaged", ['#"ph": "X", ', '{"ph#: "X", ', '{####: "X", ', "####" * 8])
+def test_an_event_without_its_beginning_is_lost_and_counted(tmp_path: Path, damaged: str) -> None:
+    text = document(*EVENTS)
+    at = text.index('{"ph": "X", "cat": "kernel"')
+    text = text[:at] + damaged + text[at + len(damaged) :]
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.ops.kind.tolist() == [OpKind.MEMCPY]
+    assert trace.sources[0].lost_events == 1
+    assert trace.warnings == ("trace.json: lost 1 broken events that could not be read",)
+
+
+def test_several_documents_in_one_file_lose_nothing(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS[:4]) + document(*EVENTS[4:])))
+    assert (len(trace.ops), len(trace.calls), len(trace.operators)) == (2, 1, 1)
+    assert trace.sources[0].lost_events == 0
+    assert any("several writers" in warning for warning in trace.warnings)
+
+
 def test_unexpected_argument_types_do_not_lose_the_event(tmp_path: Path) -> None:
     odd = event("cpu_op", "odd", "1000001.002", stream="0x7f", **{"External id": 3})
     trace = load_kineto(write(tmp_path, document(odd, *EVENTS)))
@@ -229,9 +247,37 @@ def test_objects_in_arguments_are_no_events(tmp_path: Path) -> None:
 
 
 def test_repeated_events_count_once(tmp_path: Path) -> None:
-    trace = load_kineto(write(tmp_path, document(*EVENTS, *EVENTS[1:7])))
+    twice = write(tmp_path, document(*EVENTS, *EVENTS[:7]))
+    trace = load_kineto(twice, python_stacks=True)
     assert (len(trace.ops), len(trace.calls), len(trace.operators)) == (2, 1, 1)
-    assert any("4 events stand in it twice" in warning for warning in trace.warnings)
+    assert trace.texts(trace.ranges.name) == ["step 3", "Linear_0", "aten::mm"]
+    assert len(trace.frames) == 1
+    assert any("7 events stand in it twice" in warning for warning in trace.warnings)
+
+
+def test_equal_ranges_are_no_repetition_by_themselves(tmp_path: Path) -> None:
+    nested = [event("user_annotation", "short", "1000001.000", "1.000")] * 2
+    trace = load_kineto(write(tmp_path, document(*EVENTS, *nested)))
+    assert trace.texts(trace.ranges.name).count("short") == 2
+    assert trace.warnings == ()
+    again = [event("user_annotation", "one", "1000001.000", "1.000", **{"External id": 3})] * 2
+    trace = load_kineto(write(tmp_path, document(*EVENTS, *again)))
+    assert trace.texts(trace.ranges.name).count("one") == 1
+    assert any("1 events stand in it twice" in warning for warning in trace.warnings)
+
+
+def test_events_of_unknown_categories_are_told(tmp_path: Path) -> None:
+    odd = [event("new_kind", "a", "1000001.000"), event("", "b", "1000002.000")]
+    pointing = event("cuda_event", "c", "1000001.000")
+    trace = load_kineto(write(tmp_path, document(*EVENTS, *odd, pointing)))
+    (told,) = trace.warnings
+    assert told.startswith("trace.json: 2 events of categories that nvprobe does not know")
+    assert told.endswith("((none), new_kind)")
+
+
+def test_calls_of_other_accelerators_launch_kernels(tmp_path: Path) -> None:
+    text = document(*EVENTS).replace('"cuda_runtime"', '"xpu_runtime"')
+    assert len(load_kineto(write(tmp_path, text)).calls) == 1
 
 
 def test_impossible_times_stay_out_of_the_window(tmp_path: Path) -> None:
@@ -274,6 +320,16 @@ def test_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
     trace = load_kineto(write(tmp_path, bytes(packed)))
     assert len(starts) // 4 < len(trace.ops) < len(starts)
     assert any("corrupt" in warning for warning in trace.warnings)
+
+
+def test_a_wrong_checksum_is_told_where_all_was_read(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(document(*EVENTS).encode()))
+    packed[-6] ^= 1  # the checksum itself: the last eight bytes are that and the length
+    trace = load_kineto(write(tmp_path, bytes(packed)))
+    assert len(trace.ops) == 2
+    (told,) = trace.warnings
+    assert "checksum does not fit" in told
+    assert "lost" not in told
 
 
 def test_pieces_do_not_show(tmp_path: Path) -> None:

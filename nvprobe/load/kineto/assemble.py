@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.load.faults import printable
 from nvprobe.load.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.identities import (
@@ -55,6 +56,22 @@ _RANGE_KINDS = (
     ("modules", RangeSource.MODULE),
     ("operators", RangeSource.OPERATOR),
 )
+_ONE_EVENT = {
+    "ops": ("correlation", "stream", "device", "name", "end", "start"),
+    "calls": ("correlation", "tid", "name", "end", "start"),
+    "operators": ("external", "tid", "name", "end", "start"),
+    "annotations": ("external", "tid", "name", "end", "start"),
+}
+"""What events with the same id (the first of each) must share to be the same event."""
+_LIKELY_ONE_EVENT = {
+    "annotations": ("pid", "tid", "name", "end", "start"),
+    "modules": ("pid", "tid", "name", "end", "start"),
+    "frames": ("pid", "tid", "name", "end", "start"),
+    "overheads": ("pid", "tid", "name", "end", "start"),
+    "syncs": ("device", "stream", "correlation", "name", "end", "start"),
+    "memory": ("tid", "address", "change", "start"),
+    "flows": ("tid", "id", "begins", "start"),
+}
 _SYNC_COLUMNS = ("context", "stream", "correlation", "start", "end", "event")
 _VERSIONS = ("schemaVersion", "cupti_version", "cuda_runtime_version", "cuda_driver_version")
 
@@ -78,6 +95,7 @@ class _Assembly:
         self.notes: list[str] = []
         self._drop_repeated()
         self._drop_untimed()
+        self._tell_unknown()
         self.zero = time_zero(self.rows)
         for columns in self.rows.values():
             impossible_to_zero(columns, self.zero)
@@ -130,17 +148,17 @@ class _Assembly:
             del self.rows[kind]
 
     def _drop_repeated(self) -> None:
-        """Events that stand in the file twice count once."""
+        """Events that stand in the file twice count once.
+
+        An id in both proves it; where it is proved of some, it holds for what has no id too.
+        """
         dropped = 0
-        keys = {
-            "ops": ("correlation", "stream", "device", "name", "end", "start"),
-            "calls": ("correlation", "tid", "name", "end", "start"),
-            "operators": ("external", "tid", "name", "end", "start"),
-        }
-        for kind, same in keys.items():
+        for kind, same in _ONE_EVENT.items():
             again = repeated(self.rows[kind], same)
             again &= self.rows[kind][same[0]] > 0
             dropped += self._keep(kind, ~again)
+        for kind, same in _LIKELY_ONE_EVENT.items() if dropped else ():
+            dropped += self._keep(kind, ~repeated(self.rows[kind], same))
         if dropped:
             self.notes.append(f"{self.path.name}: {dropped} events stand in it twice; counted once")
 
@@ -154,6 +172,16 @@ class _Assembly:
         if dropped:
             self.notes.append(
                 f"{self.path.name}: {dropped} host events with impossible times are left out"
+            )
+
+    def _tell_unknown(self) -> None:
+        unknown = self.collector.unknown
+        if unknown:
+            names = ", ".join(printable(name, 40) for name in sorted(unknown)[:4])
+            more = ", …" if len(unknown) > 4 else ""
+            self.notes.append(
+                f"{self.path.name}: {sum(unknown.values())} events of categories that nvprobe "
+                f"does not know are left out ({names}{more})"
             )
 
     def _keep(self, kind: str, kept: Column) -> int:

@@ -27,11 +27,17 @@ _KINDS = {
     "cuda_runtime": "calls",
     "cuda_driver": "calls",
     "Runtime": "calls",
+    "xpu_runtime": "calls",
+    "xpu_driver": "calls",
+    "privateuse1_runtime": "calls",
+    "privateuse1_driver": "calls",
     "cuda_sync": "syncs",
     "overhead": "overheads",
     "Trace": "window",
 }
-"""What an event of each category becomes; GPU annotations are in none: they are no work."""
+"""What an event of each category becomes."""
+_NO_WORK = {"gpu_user_annotation", "cuda_event", "external_correlation", "cuda_profiler_range"}
+"""Categories that only point at the work of others: left out on purpose."""
 
 _OP_KINDS = {"kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2}
 _SYNC_INTEGERS = ("device", "context", "stream", "correlation", "event")
@@ -75,7 +81,7 @@ class Collector:
         self._readers = {
             "ops": self._ops,
             "operators": self._operators,
-            "annotations": self._ranges,
+            "annotations": self._annotations,
             "modules": self._ranges,
             "frames": self._ranges,
             "calls": self._calls,
@@ -124,6 +130,7 @@ class Collector:
                 self._sort_complete(category, complete, kinds)
             else:
                 self._describe([event for event in chosen if event.ph == "M"])
+                self._left_out("(none)", [event for event in chosen if event.ph == "X"])
                 kinds["window_end"] += [event for event in chosen if event.name == _WINDOW_END]
         return kinds
 
@@ -131,8 +138,7 @@ class Collector:
         self.timed += len(events)
         kind = _KINDS.get(category)
         if kind is None:
-            if events and category != "gpu_user_annotation":
-                self.unknown[category] += len(events)
+            self._left_out(category, events)
             return
         if kind != "frames":
             kinds[kind] += events
@@ -141,6 +147,10 @@ class Collector:
         kinds["modules"] += [event for event in events if event.name.startswith(_MODULE)]
         if self.python_stacks:
             kinds["frames"] += [e for e in events if not e.name.startswith(_MODULE)]
+
+    def _left_out(self, category: str, events: list[Any]) -> None:
+        if events and category not in _NO_WORK:
+            self.unknown[category] += len(events)
 
     def _describe(self, events: list[Any]) -> None:
         for event in events:
@@ -165,6 +175,9 @@ class Collector:
     def _ranges(self, events: list[Any]) -> dict[str, Column]:
         names = self.names.rows([event.name.removeprefix(_MODULE) for event in events])
         return {**self._hosted(events), "name": names}
+
+    def _annotations(self, events: list[Any]) -> dict[str, Column]:
+        return {**self._ranges(events), "external": _external([event.args for event in events])}
 
     def _operators(self, events: list[Any]) -> dict[str, Column]:
         arguments = [event.args for event in events]

@@ -41,8 +41,13 @@ class Damage:
                 f"{file}: mended {self.mended} events with invalid text in them "
                 "(control characters, UTF-8, backslashes or quotes)"
             )
-        if self.damaged:
+        if self.damaged and self.cut:
             told.append(f"{file}: the compressed data are corrupt; what follows is lost")
+        elif self.damaged:
+            told.append(
+                f"{file}: the compressed data are corrupt (the checksum does not fit): "
+                "some events may have been altered; copy the file again"
+            )
         elif self.cut:
             told.append(
                 f"{file}: truncated, the events after the cut are lost "

@@ -21,6 +21,7 @@ _NAME = re.compile(
     r'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:pid|tid|ts|cat|ph|args|id|dur|s|bp)"\s*:|\}))', re.S
 )
 _BARE_QUOTE = re.compile(r'(?<!\\)"')
+_SEPARATOR = re.compile(r"[\s,\[\]}]*\Z")
 _DOCUMENT_KEY = re.compile(r'"(?:schemaVersion|traceEvents|deviceProperties)"\s*:')
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -56,12 +57,21 @@ def salvage(piece: bytes) -> Salvage:
         if start < position:
             continue
         limit = starts[row + 1] if row + 1 < len(starts) else len(text)
+        found.lost += _has_lost(text[position:start])
         position = _read(text, start, limit, found, last=row + 1 == len(starts), garbled=garbled)
     if found.events and not found.unfinished and text[position:].lstrip().startswith("]"):
         position = text.index("]", position) + 1
         found.tail = text[position:]
     found.documents = len(_DOCUMENT_KEY.findall(text, 0, position))
     return found
+
+
+def _has_lost(between: str) -> bool:
+    """Whether the text between two events was an event, whose very beginning is damaged.
+
+    What begins another document there (several writers on one file) was none.
+    """
+    return not _SEPARATOR.match(between) and not _DOCUMENT_KEY.search(between)
 
 
 def _read(text: str, start: int, limit: int, found: Salvage, *, last: bool, garbled: bool) -> int:

@@ -150,3 +150,28 @@ def test_data_that_is_exhausted_outside_of_steps_changes_nothing():
         scene.inside(f"step {index}", lambda: scene.launch(ADD, 20_000))
         scene.inside("data exhausted", lambda: scene.host(1_000))
     assert analysis_of(scene).steps.index.tolist() == [0, 1]
+
+
+def test_parts_of_a_step_are_no_steps():
+    scene = Scene()
+    for _ in range(2):
+        scene.inside("forward", lambda: scene.launch(ADD, 20_000))
+        scene.inside("Optimizer.step#AdamW.step", lambda: scene.launch(ADD, 5_000))
+        scene.inside("optimizer_step", lambda: scene.launch(ADD, 5_000))
+    assert len(analysis_of(scene).steps) == 0
+    scene.inside("my train step", lambda: scene.inside("optimizer_step", lambda: scene.host(10)))
+    table = analysis_of(scene).steps
+    assert table.start.tolist() == [scene.ranges[-2][0]]
+
+
+def test_what_compiles_is_no_step():
+    scene = Scene()
+    name = "PythonWrapperCodegen.generate"
+    compile_, inner = "_compile.compile_inner (dynamo_timed)", "GraphLowering.codegen"
+    nested = partial(scene.inside, inner, lambda: scene.inside(name, lambda: scene.host(9_000)))
+    scene.inside(compile_, nested)
+    scene.launch(ADD, 20_000)
+    assert len(analysis_of(scene).steps) == 0
+    scene.inside(name, lambda: scene.launch(ADD, 20_000))  # not compiling: someone's own name
+    scene.inside("decode 3", partial(scene.inside, compile_, nested))
+    assert analysis_of(scene).steps.index.tolist() == [0, 3]
