@@ -60,13 +60,13 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
     sums = [(int(idle.sum()), phrase, idle) for phrase, causes in _PHRASES
             for idle in (evidence.idle(*causes),)]  # fmt: skip
     most, phrase, idle = max(sums, key=lambda one: one[0])
-    if most < total / 2 and evidence.busy_share < MOSTLY:
-        known = sum(one[0] for one in sums)
-        if known < total / 2:
-            return "unclear: most idle time lies outside of repeated steps and ranges"
-        return "unclear: the GPU waits for several things"
-    if not evidence.repeats and evidence.busy_share < MOSTLY:
-        return "unclear: the capture shows no repeated step, so waiting may be start-up"
+    if evidence.busy_share < MOSTLY:
+        if not evidence.repeats:
+            return "unclear: the capture shows no repeated step, so waiting may be start-up"
+        if sum(one[0] for one in sums) < total / 2:
+            return "unclear: most idle time lies outside of repeated steps"
+        if most < total / 2:
+            return "unclear: the GPU waits for several things"
     first = {one.id for one in found[:1]}
     host = [one.id for one in found if one.id in ("launch_bound", "host_work")]
     launches = host[:1] == ["launch_bound"]  # the one that matters more

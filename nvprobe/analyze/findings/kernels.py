@@ -188,7 +188,7 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
         id="elementwise_chain",
         ops=rows,
         title=f"Chains of elementwise and norm kernels in {_place(evidence, path)}: "
-        f"{len(rows)} kernels in {len(low)} chains",
+        f"{len(rows):,} kernels in {len(low):,} chains",
         path=path,
         sources=(),
         evidence={

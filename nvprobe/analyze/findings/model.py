@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analyze.allocator import AllocatorUse
-from nvprobe.analyze.kernels.classes import OpClasses
+from nvprobe.analyze.kernels.classes import Activity, OpClasses
 from nvprobe.analyze.kernels.counters import CounterUse
 from nvprobe.analyze.kernels.occupancy import LaunchFit
 from nvprobe.analyze.kernels.work import WorkItems
@@ -202,6 +202,14 @@ class Evidence:
         end = np.maximum.accumulate(end)
         at = np.searchsorted(start, time, side="right") - 1
         return (at >= 0) & (time < end[np.maximum(at, 0)])
+
+    def on_compute_streams(self, rows: Column) -> bool:
+        """Whether ops (copies) spend most of their time on streams that compute, too."""
+        stream = self.waits.streams.of_op
+        compute = (self.classes.activity == Activity.COMPUTE) & self.trusted
+        shared = np.isin(stream[rows], np.unique(stream[compute]))
+        duration = self.attribution.duration[rows]
+        return int(duration[shared].sum()) * 2 > int(duration.sum())
 
     def alone_ns(self, some: Column, beside: Column) -> int:
         """Time in which ops of ``some`` ran and none of ``beside``, summed over devices."""

@@ -41,11 +41,7 @@ def exposed_copies(evidence: Evidence) -> Iterator[Finding]:
         return
     rows = np.flatnonzero(copies)
     compute = evidence.classes.activity == Activity.COMPUTE
-    stream = evidence.waits.streams.of_op
-    shared = np.isin(stream[rows], np.unique(stream[compute & evidence.trusted]))
-    on_compute = int(evidence.attribution.duration[rows[shared]].sum()) * 2 > int(
-        evidence.attribution.duration[rows].sum()
-    )
+    on_compute = evidence.on_compute_streams(rows)
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     place = named(evidence.attribution.paths, path)
     hideable = min(alone, evidence.alone_ns(compute, copies))

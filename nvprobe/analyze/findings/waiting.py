@@ -193,7 +193,9 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
         advice=(
             "pin the memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy with "
             "non_blocking=True",
-            "copy the next batch on a side stream while this one is computed",
+            "copy the next batch on a side stream while this one is computed"
+            if evidence.on_compute_streams(op)
+            else "they have a stream of their own already: pinned, they can run beside compute",
         ),
     )
 

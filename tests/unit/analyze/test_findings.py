@@ -438,3 +438,26 @@ def test_data_that_are_ready_save_no_more_than_the_host_waited() -> None:
 
 def test_waiting_for_data_once_is_start_up() -> None:
     assert "input_wait" not in ids(analysis_of(loop(slow_loader, steps=1)))
+
+
+def test_no_cause_is_named_where_none_has_most_of_the_idle_time() -> None:
+    def body(scene: Scene) -> None:
+        healthy(scene)
+        scene.host(4 * MS)
+        scene.call("cudaMalloc", 3 * MS)
+        scene.inside("data", lambda: scene.host(3 * MS))
+
+    verdict = analysis_of(loop(body)).verdict
+    assert verdict.startswith("unclear: the GPU waits for several things: GPU busy")
+
+
+def test_copies_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
+    def body(scene: Scene) -> None:
+        scene.upload(3 * MS, pageable=True, stream=13)
+        healthy(scene)
+
+    for scene, own in ((pageable, False), (body, True)):
+        [found] = [one for one in analysis_of(loop(scene)).findings or ()]
+        assert found.id == "pageable_copy"
+        assert ("of their own already" in found.advice[1]) == own
+        assert ("on a side stream" in found.advice[1]) != own
