@@ -457,7 +457,7 @@ def test_copies_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
         healthy(scene)
 
     for scene, own in ((pageable, False), (body, True)):
-        [found] = [one for one in analysis_of(loop(scene)).findings or ()]
+        [found] = analysis_of(loop(scene)).findings or ()
         assert found.id == "pageable_copy"
         assert ("of their own already" in found.advice[1]) == own
         assert ("on a side stream" in found.advice[1]) != own
