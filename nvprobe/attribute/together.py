@@ -54,7 +54,7 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     traces = [path for path, kind in files if kind is Format.TORCH_TRACE]
     sidecars = [path for path, kind in files if kind is Format.SIDECAR]
     if len(profiles) > 1:
-        raise UsageError(not_of_one_run([path.name for path in profiles]))
+        raise UsageError(not_of_one_run([shown(path) for path in profiles]))
     if not profiles and not traces:
         raise UsageError("a sidecar alone has no GPU work; give the profile it was written beside")
     torch = [_torch(path, python_stacks) for path in traces]
@@ -77,7 +77,7 @@ def _torch(path: Path, stacks: bool | None) -> Trace:
     trace = load_kineto(path, python_stacks=read)
     if read or any("source lines" in one.what for one in trace.missing):
         return trace
-    why = f"the Python frames of {path.name} were left out" + (
+    why = f"the Python frames of {shown(path)} were left out" + (
         " to save memory: it is large" if stacks is None else ""
     )
     missing = Missing("source lines", why, "nvprobe analyze --python-stacks reads them")

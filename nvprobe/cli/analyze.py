@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nvprobe.cli.files import spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import keep_json, show, tree_view, view_options
@@ -58,6 +59,7 @@ def command(
 
     selection = selection_of(options)
     chosen = tree_view(**options)
+    spare_inputs(settings.output, [*inputs, *([memory_snapshot] if memory_snapshot else [])])
     if keep_export:
         exports_beside(settings, inputs)
     analysis = analysis_of(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from nvprobe.cli.files import in_words, spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options
@@ -58,12 +61,13 @@ def command(
 
     selection = selection_of(options)
     target = output or Path(_default(inputs[0], kind))
+    spare_inputs(target, inputs)
     _check(target, force)
     analysis = analysis_of(settings, inputs, selection=selection, python_stacks=python_stacks)
     with stages(settings, 1) as stage:
-        stage(f"writing {target.name}")
+        stage(f"writing {in_words(target.name)}")
         _put(target, lambda partial: _write(analysis, kind, partial))
-    settings.note(f"Wrote {target}")
+    settings.note(f"Wrote {in_words(target)}")
     settings.note(f"next: {_next(kind, target)}")
     if settings.as_json:
         import json
@@ -80,11 +84,19 @@ def _default(first: str, kind: str) -> str:
 
 
 def _check(target: Path, force: bool) -> None:
-    """Nothing is replaced silently, and no folder that holds anything but tables at all."""
+    """Nothing is replaced silently, and no folder that holds anything but our tables at all."""
+    name = in_words(target.name)
     if target.exists() and not force:
-        raise UsageError(f"{target.name} exists already; --force replaces it")
-    if target.is_dir() and any(f.suffix not in (".parquet", ".csv") for f in target.iterdir()):
-        raise UsageError(f"{target.name} is a folder that holds more than tables; name another")
+        raise UsageError(f"{name} exists already; --force replaces it")
+    if target.is_dir() and not all(_is_ours(file) for file in target.iterdir()):
+        raise UsageError(f"{name} is a folder that holds more than tables; name another")
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is a table as ``export`` names them."""
+    from nvprobe.report.files import TABLE_NAMES
+
+    return file.suffix in (".parquet", ".csv") and file.stem in TABLE_NAMES
 
 
 def _write(analysis: Analysis, kind: str, path: Path) -> None:
@@ -112,9 +124,10 @@ def _put(target: Path, write: Callable[[Path], None]) -> None:
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
-    except OSError as error:
-        message = f"cannot write {target.name}: {error.strerror}; choose another --output"
-        raise InputError(message) from error
+    except (OSError, sqlite3.OperationalError) as error:
+        fault = error.strerror if isinstance(error, OSError) else error
+        name = in_words(target.name)
+        raise InputError(f"cannot write {name}: {fault}; choose another --output") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -122,10 +135,16 @@ def _put(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def _next(kind: str, target: Path) -> str:
-    """A command that looks at the result."""
-    return {
-        "sqlite": f"datasette {target}",
-        "parquet": f"duckdb -c \"FROM '{target}/paths.parquet'\"",
-        "csv": f"head {target}/paths.csv",
-        "json": f"python -m json.tool {target}",
-    }[kind].strip()
+    """A command that looks at the result, as a shell takes it."""
+    words = {
+        "sqlite": ["datasette", str(target)],
+        "parquet": ["duckdb", "-c", f"FROM '{_quoted(target / 'paths.parquet')}'"],
+        "csv": ["head", str(target / "paths.csv")],
+        "json": ["python", "-m", "json.tool", str(target)],
+    }[kind]
+    return in_words(shlex.join(words))
+
+
+def _quoted(path: Path) -> str:
+    """A path between the quotes of SQL."""
+    return str(path).replace("'", "''")

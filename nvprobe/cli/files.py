@@ -1,9 +1,10 @@
-"""Writing a result: never over something silently, never half."""
+"""Writing a result: never over something silently, never over an input, never half."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -11,7 +12,9 @@ import click
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, UsageError
 
-__all__ = ["deliver", "write_file"]
+__all__ = ["deliver", "in_words", "spare_inputs", "write_file"]
+
+_LONGEST_PATH = 4096
 
 
 def deliver(settings: Settings, text: str, next_command: str | None = None) -> None:
@@ -24,6 +27,23 @@ def deliver(settings: Settings, text: str, next_command: str | None = None) -> N
         settings.note(f"next: {next_command}")
 
 
+def in_words(path: Path | str) -> str:
+    """A path, or a command with one, for a message: whole, and free of what drives a terminal."""
+    from nvprobe.load.faults import printable
+
+    return printable(str(path), _LONGEST_PATH)
+
+
+def spare_inputs(target: Path | None, inputs: Iterable[str]) -> None:
+    """UsageError where ``target`` is one of the inputs: not even ``--force`` writes over those."""
+    if target is None:
+        return
+    for given in inputs:
+        with contextlib.suppress(OSError):
+            if target.samefile(given):
+                raise UsageError(f"{in_words(target.name)} is an input; choose another --output")
+
+
 def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` make a file beside ``path``, then put it in place and say so.
 
@@ -31,17 +51,18 @@ def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) ->
     folder cannot be written to.
     """
     if path.exists() and not settings.force:
-        raise UsageError(f"{path.name} exists already; --force overwrites it")
+        raise UsageError(f"{in_words(path.name)} exists already; --force overwrites it")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(partial)
         partial.replace(path)
     except OSError as error:
-        message = f"cannot write {path.name}: {error.strerror}; choose another --output"
+        name = in_words(path.name)
+        message = f"cannot write {name}: {error.strerror}; choose another --output"
         raise InputError(message) from error
     finally:
         partial.unlink(missing_ok=True)
-    settings.note(f"Wrote {path}")
+    settings.note(f"Wrote {in_words(path)}")
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvprobe.cli.files import in_words
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import UsageError
@@ -56,4 +57,4 @@ def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:
     if not reports:
         raise UsageError("--keep-export: no input is a report (.nsys-rep)")
     for report in reports:
-        settings.note(f"Wrote {keep_export(report)}")
+        settings.note(f"Wrote {in_words(keep_export(report))}")

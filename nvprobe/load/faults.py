@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvprobe.errors import InputError
 
-__all__ = ["EXPORT_AGAIN", "printable", "shown", "unusable"]
+__all__ = ["EXPORT_AGAIN", "base_name", "printable", "shown", "unusable"]
 
 EXPORT_AGAIN = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
@@ -25,6 +25,11 @@ def printable(text: str, longest: int = _LONGEST) -> str:
         for char in text[: longest + 1]
     )
     return safe if len(safe) <= longest else safe[: longest - 1] + "…"
+
+
+def base_name(path: Path) -> str:
+    """The base name of ``path`` as any file can hold it: bytes that are no UTF-8 become U+FFFD."""
+    return os.fsencode(path.name).decode("utf-8", "replace")
 
 
 def shown(path: str | os.PathLike[str]) -> str:

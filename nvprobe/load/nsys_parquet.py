@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.load.faults import printable, shown, unusable
+from nvprobe.load.faults import base_name, printable, shown, unusable
 from nvprobe.load.nsys import assemble
 from nvprobe.load.schema import COLUMNS, is_text, table_named
 from nvprobe.load.tables import Rows, declared_type, texts_of, valid_texts
@@ -28,7 +28,7 @@ def load_nsys_parquet(path: str | os.PathLike[str]) -> Trace:
     Raises :class:`~nvprobe.errors.InputError` where a table of the folder cannot be read.
     """
     path = Path(path)
-    return assemble(FolderTables(path), Source("nsys-parquet", path.resolve().name))
+    return assemble(FolderTables(path), Source("nsys-parquet", base_name(path.resolve())))
 
 
 class FolderTables:

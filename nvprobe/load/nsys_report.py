@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.load import cache
-from nvprobe.load.faults import shown, unusable
+from nvprobe.load.faults import base_name, shown, unusable
 from nvprobe.load.nsys_sqlite import load_nsys_sqlite
 from nvprobe.nsys import Nsys, export, find_nsys
 from nvprobe.trace import Trace
@@ -38,7 +38,7 @@ def load_nsys_report(path: str | os.PathLike[str]) -> Trace:
     path = Path(path)
     with exported(path) as database:
         trace = load_nsys_sqlite(database)
-    source = dataclasses.replace(trace.sources[0], kind="nsys-rep", file=path.name)
+    source = dataclasses.replace(trace.sources[0], kind="nsys-rep", file=base_name(path))
     return dataclasses.replace(trace, sources=(source,))
 
 

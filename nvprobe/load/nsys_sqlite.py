@@ -21,7 +21,7 @@ import adbc_driver_manager
 import adbc_driver_sqlite
 import pyarrow as pa
 
-from nvprobe.load.faults import EXPORT_AGAIN, printable, unusable
+from nvprobe.load.faults import EXPORT_AGAIN, base_name, printable, unusable
 from nvprobe.load.nsys import assemble
 from nvprobe.load.schema import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
 from nvprobe.load.tables import Rows, declared_type, texts_of, valid_texts
@@ -47,7 +47,7 @@ def load_nsys_sqlite(path: str | os.PathLike[str]) -> Trace:
     """
     path = Path(path)
     with opened(path) as tables:
-        return assemble(tables, Source("nsys-sqlite", path.name))
+        return assemble(tables, Source("nsys-sqlite", base_name(path)))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from nvprobe.errors import InputError
-from nvprobe.load.faults import shown
+from nvprobe.load.faults import base_name, shown
 
 __all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
 
@@ -50,7 +50,7 @@ class SidecarFile:
 def read_sidecar(path: str | Path) -> SidecarFile:
     """Read one file; a cut last line is dropped and told."""
     path = Path(path)
-    found = SidecarFile(path.name, {}, defaultdict(list), defaultdict(list), [])
+    found = SidecarFile(base_name(path), {}, defaultdict(list), defaultdict(list), [])
     decoder = msgspec.json.Decoder(dict[str, Any])
     broken = 0
     try:
@@ -69,7 +69,7 @@ def read_sidecar(path: str | Path) -> SidecarFile:
             f"{shown(path)}: not a sidecar of nvprobe (no header {SCHEMA}); leave it out"
         )
     if broken:
-        found.warnings.append(f"{path.name}: {broken} incomplete lines of the sidecar are lost")
+        found.warnings.append(f"{shown(path)}: {broken} incomplete lines of the sidecar are lost")
     return found
 
 

@@ -38,6 +38,8 @@ def sniff(path: str | os.PathLike[str]) -> Format:
     try:
         if path.is_dir():
             return _folder(path)
+        if path.exists() and not path.is_file():
+            raise unusable(path, "is a pipe or a device", "write it to a file first")
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except FileNotFoundError:

@@ -28,9 +28,15 @@ _INDEXED = {
     "payload_values": (["range_id"], ["field_id", "integer"]),
     "marks": (["time_ns"],),
     "counters": (["metric_id", "time_ns"],),
-    "call_stacks": (["chain", "depth"],),
+    "geometry": (["op_id"],),
+    **dict.fromkeys(
+        ("call_stacks", "os_stacks", "sample_stacks", "python_stacks", "backtrace_stacks"),
+        (["chain", "depth"],),
+    ),
 }
 """Columns that people filter, join and sort by."""
+_KEYS = {("paths", "parent_id"): "paths", ("ledger", "process_id"): "processes"}
+"""What columns of results refer to; those of events tell it themselves (``Field.form``)."""
 
 
 def write_database(analysis: Analysis, path: Path) -> None:
@@ -44,7 +50,8 @@ def write_database(analysis: Analysis, path: Path) -> None:
         results, events = result_tables(analysis), event_tables(analysis.attribution)
         names = _Names(events)
         names.write(database)
-        for name, table in (*results.items(), *events.items()):
+        tables = {"paths": results["paths"], **events, **results}  # what is referred to comes first
+        for name, table in tables.items():
             _write(database, name, table, names)
         _describe(database, set(results), set(events))
         database["names"].enable_fts(["name"], create_triggers=False)
@@ -83,8 +90,8 @@ def _write(database: Any, name: str, table: pa.Table, names: _Names) -> None:
     """Create one table with its keys and fill it."""
     columns, keys = _columns(name, table, names)
     kinds = {column: _kind(values.type) for column, values in columns.items()}
-    # The id of a compiled graph is torch's, and one row a phase has it.
-    key = "id" if name != "compiled_graphs" and "id" in columns else None
+    # Elsewhere an id is that of a kind of finding, or torch's of a compiled graph: of several rows.
+    key = "id" if name in TABLES or name == "paths" else None
     database[name].create(kinds, pk=key, foreign_keys=keys)
     marks = ", ".join("?" * len(columns))
     database.conn.executemany(
@@ -112,8 +119,8 @@ def _columns(
             keys.append((column, "names", "id"))
         elif form.startswith(">"):
             keys.append((column, form[1:], "id"))
-        elif column == "parent_id" and name == "paths":
-            keys.append((column, "paths", "id"))
+        elif (name, column) in _KEYS:
+            keys.append((column, _KEYS[name, column], "id"))
         elif pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         columns[column] = values

@@ -47,6 +47,13 @@ start_ns  start  number  begin, ns since the begin of the capture
 end_ns    end    end     end, null where it never ended
 """
 
+_STACKS = """
+id      -       id      row
+chain   chain   number  what {of} refers to
+depth   depth   number  0 for the innermost frame
+symbol  symbol  text    {what}
+"""
+
 TABLES: Mapping[str, tuple[Field, ...]] = {
     "processes": _fields("""
 id    -     id     row
@@ -96,6 +103,19 @@ call_id      call         >calls    the call that started it
 path_id      owner        >paths    the path it belongs to
 path         owner        path      the same in words
 method       method       Method    how the path was found, or why there is none
+"""),
+    "geometry": _fields("""
+id              -               id      row
+op_id           op              >ops    the kernel
+grid_x          grid_x          known   blocks
+grid_y          grid_y          known   blocks
+grid_z          grid_z          known   blocks
+block_x         block_x         known   threads a block
+block_y         block_y         known   threads a block
+block_z         block_z         known   threads a block
+registers       registers       known   registers a thread
+static_shared   static_shared   known   bytes of shared memory a block that the kernel declares
+dynamic_shared  dynamic_shared  known   bytes of shared memory a block that the launch adds
 """),
     "range_events": _fields(f"""
 id           -         id        row
@@ -193,14 +213,26 @@ id       -        id      row
 {_WHEN}
 name     name     text    function
 nesting  nesting  number  depth among OS calls
-stack    stack    known   chain of its call stack
+stack    stack    known   chain in os_stacks
 """),
     "samples": _fields(f"""
 id       -      id      row
 {_WHO}
 time_ns  time   number  when
 cpu      cpu    known   CPU
-stack    stack  known   chain of its call stack
+stack    stack  known   chain in sample_stacks
+"""),
+    "python_samples": _fields(f"""
+id       -      id      row
+{_WHO}
+time_ns  time   number  when
+stack    stack  known   chain in python_stacks
+"""),
+    "backtraces": _fields(f"""
+id       -      id      row
+{_WHO}
+time_ns  time   number  when the CUDA call began
+stack    stack  known   chain in backtrace_stacks
 """),
     "schedule": _fields(f"""
 id       -        id      row
@@ -223,12 +255,15 @@ id    -     id    row
 {_WHEN}
 name  name  text  what the profiler did
 """),
-    "call_stacks": _fields("""
-id      -       id      row
-chain   chain   number  what calls.stack refers to
-depth   depth   number  0 for the innermost frame
-symbol  symbol  text    function
-"""),
+    "call_stacks": _fields(_STACKS.format(of="calls.stack", what="function")),
+    "os_stacks": _fields(_STACKS.format(of="os_calls.stack", what="function")),
+    "sample_stacks": _fields(_STACKS.format(of="samples.stack", what="function")),
+    "python_stacks": _fields(
+        _STACKS.format(of="python_samples.stack", what="file, line and function")
+    ),
+    "backtrace_stacks": _fields(
+        _STACKS.format(of="backtraces.stack", what="file, line and function")
+    ),
 }
 """Columns of each table of events. A table that the capture lacks is left out."""
 

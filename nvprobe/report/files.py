@@ -7,10 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from nvprobe.analyze.analysis import Analysis
-from nvprobe.report.event_tables import event_tables
-from nvprobe.report.result_tables import result_tables
+from nvprobe.report.event_tables import TABLES, event_tables
+from nvprobe.report.result_tables import LISTS, result_tables
 
-__all__ = ["write_csv", "write_parquet"]
+__all__ = ["TABLE_NAMES", "write_csv", "write_parquet"]
+
+TABLE_NAMES = frozenset({"paths", *LISTS, *TABLES})
+"""Every table there can be."""
 
 
 def write_parquet(analysis: Analysis, folder: Path) -> None:
@@ -18,7 +21,9 @@ def write_parquet(analysis: Analysis, folder: Path) -> None:
     import pyarrow.parquet as pq
 
     for name, table in _tables(analysis).items():
-        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+        place = folder / f"{name}.parquet"
+        with place.open("wb") as file:  # pyarrow itself opens no name that is no text
+            pq.write_table(table, file, compression="zstd")
 
 
 def write_csv(analysis: Analysis, folder: Path) -> None:
@@ -32,7 +37,8 @@ def write_csv(analysis: Analysis, folder: Path) -> None:
             else column
             for column in table.columns
         ]
-        csv.write_csv(pa.table(plain, names=table.column_names), folder / f"{name}.csv")
+        with (folder / f"{name}.csv").open("wb") as file:
+            csv.write_csv(pa.table(plain, names=table.column_names), file)
 
 
 def _tables(analysis: Analysis) -> dict[str, pa.Table]:

@@ -54,4 +54,4 @@ def _give_back_memory() -> None:
 
 def _nothing(path: Path, cut: bool) -> str:
     what = "it is empty or cut off before the first event" if cut else "its event list is empty"
-    return f"{path.name}: no events of torch.profiler in it ({what}); export the trace again"
+    return f"{shown(path)}: no events of torch.profiler in it ({what}); export the trace again"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.load.faults import printable
+from nvprobe.load.faults import base_name, printable, shown
 from nvprobe.load.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.identities import (
@@ -138,7 +138,7 @@ class _Assembly:
             start_ns=start,
             end_ns=end,
             origin_ns=integer(self.about, "baseTimeNanoseconds", 0) + self.zero,
-            warnings=(*self.damage.warnings(self.path.name), *self.notes),
+            warnings=(*self.damage.warnings(shown(self.path)), *self.notes),
             missing=missing,
             strings=self._strings(),
         )
@@ -160,7 +160,9 @@ class _Assembly:
         for kind, same in _LIKELY_ONE_EVENT.items() if dropped else ():
             dropped += self._keep(kind, ~repeated(self.rows[kind], same))
         if dropped:
-            self.notes.append(f"{self.path.name}: {dropped} events stand in it twice; counted once")
+            self.notes.append(
+                f"{shown(self.path)}: {dropped} events stand in it twice; counted once"
+            )
 
     def _drop_untimed(self) -> None:
         """Host events without a possible time can own nothing."""
@@ -171,7 +173,7 @@ class _Assembly:
             dropped += self._keep(kind, possible)
         if dropped:
             self.notes.append(
-                f"{self.path.name}: {dropped} host events with impossible times are left out"
+                f"{shown(self.path)}: {dropped} host events with impossible times are left out"
             )
 
     def _tell_unknown(self) -> None:
@@ -180,7 +182,7 @@ class _Assembly:
             names = ", ".join(printable(name, 40) for name in sorted(unknown)[:4])
             more = ", …" if len(unknown) > 4 else ""
             self.notes.append(
-                f"{self.path.name}: {sum(unknown.values())} events of categories that nvprobe "
+                f"{shown(self.path)}: {sum(unknown.values())} events of categories that nvprobe "
                 f"does not know are left out ({names}{more})"
             )
 
@@ -358,10 +360,10 @@ class _Assembly:
         told = {key: str(self.about[key])[:40] for key in _VERSIONS if key in self.about}
         if len(self.ids.pids) > 1 and self.damage.lost and not self.damage.documents:
             self.notes.append(
-                f"{self.path.name}: several writers (processes) wrote into this one broken file; "
+                f"{shown(self.path)}: several writers (processes) wrote into this one broken file; "
                 "give each rank a file of its own"
             )
-        return Source("torch-trace", self.path.name, None, self.damage.lost, told)
+        return Source("torch-trace", base_name(self.path), None, self.damage.lost, told)
 
     def _missing(self) -> list[Missing]:
         out = []

@@ -100,6 +100,20 @@ def test_odd_file_names(capsys, tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_name_that_is_no_text_is_told_in_json(capsys, tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff.sqlite")
+    with unpacked() as source:
+        path.write_bytes(source.read_bytes())
+    code, out, _ = run(capsys, path, "--json")
+    assert code == 0
+    assert json.loads(out)["sources"][0]["file"] == "\ufffd.sqlite"
+
+
+def test_a_pipe_is_refused_before_anyone_waits(capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    one_line(*run(capsys, tmp_path / "pipe.sqlite"), "pipe.sqlite")
+
+
 def test_a_locked_and_read_only_file(capsys, capture):
     capture.chmod(0o444)
     capture.parent.chmod(0o555)

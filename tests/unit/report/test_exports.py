@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from nvprobe.analyze import Analysis, analyze
 from nvprobe.attribute import attribute
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
+from nvprobe.errors import InputError, UsageError
 from nvprobe.load import load
 from nvprobe.report.database import write_database
 from nvprobe.report.event_tables import TABLES, event_tables
@@ -184,3 +188,123 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
         names = {name for (name,) in connection.execute("SELECT name FROM names")}
         assert set(wild) <= names
     connection.close()
+
+
+def test_two_findings_of_one_kind_are_two_rows(tmp_path: Path) -> None:
+    from tests.unit.analyze.scenes import BF16_GEMM, Scene, analysis_of, loop
+
+    def body(scene: Scene) -> None:
+        for name in ("metric", "guard"):
+            for _ in range(3):
+                scene.launch(BF16_GEMM, 100_000)
+                scene.inside(name, scene.item)
+                scene.host(10_000)
+
+    analysis = analysis_of(loop(body))
+    write_database(analysis, tmp_path / "out.sqlite")
+    with sqlite3.connect(tmp_path / "out.sqlite") as connection:
+        rows = connection.execute("SELECT id FROM findings").fetchall()
+    connection.close()
+    assert rows == [("implicit_sync",), ("implicit_sync",)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A small capture in a folder of its own."""
+    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    return write(
+        folder / "x.sqlite",
+        {
+            "StringIds": strings("cudaLaunchKernel", "k"),
+            "NVTX_EVENTS": [pushed("step", 1, 90)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [launch(1, 10, 20)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 30, 40)],
+        },
+    )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "json", "csv", "parquet"])
+def test_a_folder_that_is_not_there_is_said(source: Path, tmp_path: Path, kind: str) -> None:
+    result = _run(str(source), "--to", kind, "-o", str(tmp_path / "none/out"))
+    assert isinstance(result.exception, InputError)
+    assert "cannot write out: " in str(result.exception)
+
+
+def test_a_result_never_takes_the_place_of_an_input(source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    other = tmp_path / "link.sqlite"
+    other.hardlink_to(source)
+    for target in (source, other):
+        result = _run(str(source), "--to", "sqlite", "-o", str(target), "--force")
+        assert isinstance(result.exception, UsageError)
+        result = CliRunner().invoke(
+            cli, ["analyze", str(source), "--json", "-o", str(target), "-f"], obj=Settings()
+        )
+        assert isinstance(result.exception, UsageError)
+    assert source.read_bytes() == before
+
+
+def test_a_columnar_input_is_no_place_for_tables(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "x_pqtdir"
+    shutil.copytree(corpus / "nsys/h200/gpu_metrics_pqtdir", folder)
+    before = sorted(folder.iterdir())
+    result = _run(str(folder), "--to", "parquet", "-o", str(folder), "--force")
+    assert isinstance(result.exception, UsageError)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "json", "csv", "parquet"])
+@pytest.mark.parametrize("name", [b"\xff\xfe.sqlite", b"\x1b[31mred\n.sqlite", b"a b#?%20.sqlite"])
+def test_any_name_of_a_file_can_be_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes, kind: str
+) -> None:
+    odd = source.rename(source.with_name(os.fsdecode(name)))
+    monkeypatch.chdir(tmp_path)
+    result = _run(str(odd), "--to", kind)
+    assert result.exit_code == 0, result.output
+    stem = odd.name.removesuffix(".sqlite")
+    made = tmp_path / (f"{stem}.tables" if kind in ("csv", "parquet") else f"{stem}.tables.{kind}")
+    assert made.exists()
+    assert "\x1b" not in result.stderr
+    assert result.stderr.count("\n") == 2
+    command = shlex.split(result.stderr.splitlines()[1].removeprefix("next: "))
+    if name.isascii() and b"\x1b" not in name:
+        assert any(str(made.relative_to(tmp_path)) in word for word in command)
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "stacks"),
+    [
+        ("nsys/public/invalid_utf8.sqlite", "os_calls", "os_stacks"),
+        ("nsys/public/invalid_utf8.sqlite", "samples", "sample_stacks"),
+        ("nsys/h200/sync_callchains.sqlite", "calls", "call_stacks"),
+    ],
+)
+def test_every_stack_leads_to_its_frames(
+    corpus: Path, tmp_path: Path, path: str, table: str, stacks: str
+) -> None:
+    write_database(analyze(attribute(load(corpus / path))), tmp_path / "out.sqlite")
+    with sqlite3.connect(tmp_path / "out.sqlite") as connection:
+        used, found = connection.execute(
+            f"SELECT count(stack), sum(stack IN (SELECT chain FROM {stacks})) "
+            f"FROM {table} WHERE stack > 0"
+        ).fetchone()
+    connection.close()
+    assert used == found > 0
+
+
+def test_every_kernel_has_its_launch_geometry(corpus: Path, database) -> None:
+    raw = sqlite3.connect(corpus / "nsys/h200/eager.sqlite")
+    sql = "SELECT sum(gridX * blockX * registersPerThread) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    expected = raw.execute(sql).fetchone()
+    raw.close()
+    assert (
+        database.execute(
+            "SELECT sum(grid_x * block_x * registers) FROM geometry JOIN ops ON ops.id = op_id "
+            "WHERE ops.kind = 'kernel'"
+        ).fetchone()
+        == expected
+    )
