@@ -8,7 +8,8 @@ status pipe: ``{"pid": …, "wrapper": …}`` (the program, this process) at its
 ``{"code": …, "signal": …}`` at its end. Where the launcher is killed, the program is terminated, so
 that nothing runs on unseen.
 
-Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR -- command…`` (TMPDIR empty: unset).
+Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR IGNORED -- command…`` (TMPDIR empty: unset;
+IGNORED: numbers of signals that the program ignores from its start, as under ``nohup``).
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ def restore(out_fd: int, err_fd: int, tmpdir: str) -> None:
         os.environ.pop("TMPDIR", None)
 
 
-def start(command: list[str]) -> int:
-    """Start the program with default signal handling; 127 and 126 as a shell would say."""
-    defaults = {signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, *PASSED_ON}
+def start(command: list[str], ignored: set[int]) -> int:
+    """Start the program with the signal handling of a shell; 127 and 126 as one would say."""
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    defaults = {signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, *PASSED_ON} - ignored
     try:
         return os.posix_spawnp(
             command[0], command, os.environ, setsigmask=(), setsigdef=tuple(defaults)
@@ -127,7 +130,7 @@ def main(words: list[str]) -> None:
     with contextlib.suppress(OSError):  # closed by nsys: `say` takes the file
         os.set_inheritable(status_fd, False)
     try:
-        pid = start(words[6:])
+        pid = start(words[7:], {int(number) for number in words[5].split()})
     except SystemExit as failed:
         say(status_fd, fallback, pid=None, code=failed.code, signal=None)
         raise

@@ -103,7 +103,8 @@ def run_under_nsys(
     out, err = os.dup(1), os.dup(2)
     fallback = folder / "status.jsonl"
     wrapper = [sys.executable, "-I", "-S", os.fspath(child.__file__), str(write_end)]
-    wrapper += [os.fspath(fallback), str(out), str(err), environ.get("TMPDIR", ""), "--"]
+    wrapper += [os.fspath(fallback), str(out), str(err), environ.get("TMPDIR", "")]
+    wrapper += [" ".join(str(int(number)) for number in _ignored()), "--"]
     argv = nsys_argv([*wrapper, *program])
     inherited = (write_end, out, err)
     with _signals_held() as prepare, _closing(read_end):
@@ -132,11 +133,12 @@ def _signals_held() -> Iterator[Callable[[], None]]:
     """Hold signals back, so that a loop can take them with their sender.
 
     Gives the function that a child calls between fork and exec: signals as they were before, and
-    SIGTERM when nvprobe is killed.
+    SIGTERM when nvprobe is killed. What is ignored (``nohup``) stays so, here and in the program: a
+    signal that is held is kept even where it is ignored.
     """
     libc = proc.load_prctl()
     proc.adopt_orphans(libc)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED - _ignored())
 
     def prepare() -> None:
         """In the child: the mask of before, and an end with its parent."""
@@ -147,6 +149,12 @@ def _signals_held() -> Iterator[Callable[[], None]]:
         yield prepare
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignored() -> set[signal.Signals]:
+    """The signals that whoever started nvprobe had it ignore."""
+    numbers = {*_PASSED_ON, signal.SIGQUIT}
+    return {number for number in numbers if signal.getsignal(number) == signal.SIG_IGN}
 
 
 @contextlib.contextmanager

@@ -132,6 +132,18 @@ class Launcher:
         return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """Shells start what runs in the background with SIGINT ignored, and children inherit that."""
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher; after the test nothing of what it started, nsys's agent included, may live."""

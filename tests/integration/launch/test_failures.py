@@ -168,6 +168,29 @@ def test_a_signal_reaches_the_program_and_the_capture_is_kept(
         assert "KeyboardInterrupt" in result.err
 
 
+@pytest.mark.parametrize("backend", ["nsys", "none"])
+def test_what_nohup_ignores_stays_ignored(launch: Launcher, nsys: Nsys, backend: str) -> None:
+    """A training started with nohup outlives its terminal: neither it nor nvprobe is told."""
+    program = launch.script(
+        """
+        import pathlib, signal, time
+        pathlib.Path("ready").touch()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.05)
+        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+        """
+    )
+    if backend == "none":
+        launch.environ["NVPROBE_NSYS"] = "/bin/false"
+    process = launch.start(program, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    launch.wait_for("ready")
+    process.send_signal(signal.SIGHUP)
+    (launch.folder / "go").touch()
+    result = launch.finish(process)
+    assert (result.code, result.out) == (0, "True\n"), result.err
+    assert result.run["signal"] is None
+
+
 def test_a_program_that_handles_the_signal_keeps_its_code(launch: Launcher, nsys: Nsys) -> None:
     program = launch.script(
         """
