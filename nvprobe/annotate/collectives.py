@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import emitter, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category
+from nvprobe.annotate.frames import uncounted
 from nvprobe.annotate.hooks import Hooks, after_import
 
 if TYPE_CHECKING:
@@ -30,11 +31,21 @@ _wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
 """One wrapper a function, under whichever name it is found: some are compared by identity."""
 _ours: set[Callable[..., Any]] = set()
 
+
+class _Inside(threading.local):
+    """Whether the thread is in a collective: old names of torch call the new ones."""
+
+    collective = False
+
+
+_inside = _Inside()
+
 COLUMNS = ("op", "group", "ranks", "bytes", "thread", "start_ns", "end_ns")
 _C10D = (
     *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "barrier", "monitored_barrier"),
     *("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "gather", "scatter"),
     *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("all_gather_single", "reduce_scatter_single"),  # from 2.13 on; FSDP2 calls these
     *("send", "recv", "batch_isend_irecv"),
 )
 """Not isend and irecv: ``P2POp`` compares what it is given with those very objects."""
@@ -44,6 +55,8 @@ _FUNCTIONAL = (
     *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
     *("all_gather_tensor_autograd", "reduce_scatter_tensor_autograd"),
     *("all_to_all_single_autograd", "permute_tensor"),
+    *("all_gather_single", "all_gather_single_autograd", "all_gather_single_coalesced"),
+    *("reduce_scatter_single", "reduce_scatter_single_autograd", "reduce_scatter_single_coalesced"),
 )
 """Names of torch 2.6 to 2.13; one that is missing is passed over."""
 
@@ -79,8 +92,8 @@ def _ranged(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        """The same, in a range with group and bytes."""
-        if not _hooks.active or _is_compiling():
+        """The same, in a range with group and bytes; what it calls of these is part of it."""
+        if not _hooks.active or _is_compiling() or _inside.collective:
             return original(*args, **kwargs)
         return _called(op, original, args, kwargs)
 
@@ -96,17 +109,20 @@ def _is_compiling() -> bool:
     return bool(torch.compiler.is_compiling())
 
 
+@uncounted
 def _called(
     op: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     size = _size(args, kwargs)
     group, ranks = _group(args, kwargs)
     emitter.push(emitter.label(f"{op} {group}", Category.COLLECTIVE, size))
+    _inside.collective = True
     start = time.time_ns()
     try:
         return original(*args, **kwargs)
     finally:
         end = time.time_ns()
+        _inside.collective = False
         emitter.pop()
         row = (op, group, ranks, size, threading.get_native_id(), start, end)
         sidecar.row("collective", COLUMNS, row)

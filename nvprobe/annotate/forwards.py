@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Label
+from nvprobe.annotate.frames import uncounted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -176,6 +177,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     return forward
 
 
+@uncounted
 def _call_root(
     original: Callable[..., Any],
     record: Record,
@@ -187,6 +189,7 @@ def _call_root(
     return (run_root or call)(original, record, module, args, kwargs)
 
 
+@uncounted
 def call(
     original: Callable[..., Any],
     record: Record,

@@ -17,6 +17,7 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.annotate import sidecar, torch_hooks
+from nvprobe.annotate.frames import uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,6 +173,8 @@ class Hooks:
             own = attribute in vars(owner) or not inherited
             original = vars(owner)[attribute] if own else getattr(owner, attribute)
             made = wrap(original)
+            if getattr(made, "__globals__", {}).get("__package__") == __package__:
+                uncounted(made)
             _hide(made)
             setattr(owner, attribute, made)
         except Exception as error:

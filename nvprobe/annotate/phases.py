@@ -27,6 +27,7 @@ from nvprobe.annotate import (
 )
 from nvprobe.annotate import periods as periods_module
 from nvprobe.annotate.emitter import Category, Label
+from nvprobe.annotate.frames import uncounted
 from nvprobe.annotate.hooks import Hooks, after_import
 from nvprobe.annotate.periods import periods
 from nvprobe.annotate.steps import on_step
@@ -112,8 +113,11 @@ def _due(name: str) -> bool:
 
 
 def _unseen(wrapper: Any) -> Any:
-    """Hide a wrapper's frame from Dynamo; where it is inlined, it asks whether it is traced."""
-    torch_hooks.hide_from_dynamo([wrapper])
+    """Hide a wrapper's frame from Dynamo, and from warnings that count frames.
+
+    Where Dynamo inlines it, it asks whether it is traced.
+    """
+    torch_hooks.hide_from_dynamo([uncounted(wrapper)])
     return wrapper
 
 
@@ -262,6 +266,7 @@ _optimizing = _stepping_in("optimizer", periods.optimizer)
 _scheduling = _stepping_in("scheduler")
 
 
+@uncounted
 def _run_root(
     original: Callable[..., Any],
     record: Record,

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 from nvprobe.annotate import compiling as compiling_module
 from nvprobe.annotate import emitter, places, sidecar
 from nvprobe.annotate.emitter import Category, Label
+from nvprobe.annotate.frames import uncounted
 from nvprobe.annotate.torch_hooks import hide_from_dynamo, torch_loaded
 
 __all__ = ["Range", "decorate", "range"]
@@ -121,7 +122,7 @@ def decorate(
     code = places.code_of(wrapped)
     if code is not None:
         places.define(name, Category.USER, places.DEFINED, code)
-    ranged = functools.update_wrapper(_wrapper_for(wrapped)(wrapped, label), wrapped)
+    ranged = uncounted(functools.update_wrapper(_wrapper_for(wrapped)(wrapped, label), wrapped))
     if torch_loaded():
         hide_from_dynamo([ranged])
     return cast("Decorated", ranged)
@@ -211,6 +212,7 @@ def _wrap_async_generator(function: Callable[..., Any], label: Label) -> Callabl
     return ranged
 
 
+@uncounted
 def _drive(inner: Any, label: Label) -> Generator[Any, Any, Any]:
     """Run a generator or awaitable to its end, with the range open only while it runs.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nvprobe.annotate import emitter, places, sidecar, torch_hooks
 from nvprobe.annotate.emitter import Category, Label
+from nvprobe.annotate.frames import uncounted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -316,6 +317,7 @@ def waiting() -> bool:
     return _waiting.now
 
 
+@uncounted
 def wait_for(fetch: Callable[[], Item]) -> Item:
     """Fetch in a range ``data`` and count the time; an inner loader's fetch is part of it."""
     if _waiting.now:

@@ -222,6 +222,48 @@ def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
     assert all(row["start_ns"] <= row["end_ns"] for row in rows)
 
 
+def test_a_collective_under_an_old_name_counts_once_and_its_warning_names_the_program(
+    recorder: Recorder,
+):
+    recording = recorder.run(
+        """
+        import warnings
+        from nvprobe.annotate import collectives, sidecar
+        sidecar.open("side")
+        collectives.install()
+        import torch, torch.distributed as dist
+        import torch.distributed._functional_collectives as functional
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        tensor, out = torch.ones(256), torch.empty(256)
+        dist.all_gather_into_tensor(out, tensor)
+        dist.reduce_scatter_tensor(out, tensor)
+        getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(out, tensor)
+        dist.all_gather_object([None], "text")             # two: its length, then itself
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            functional.all_gather_tensor(tensor, 0, dist.group.WORLD).sum()
+        assert all(one.filename == __file__ for one in caught), [str(one) for one in caught]
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def compiled(x):
+            dist.all_gather_into_tensor(out, x)
+            getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(out, x)
+            return out + 1
+        assert torch.equal(compiled(tensor), torch.full((256,), 2.0))
+        dist.destroy_process_group()
+        """
+    )
+    rows = [row for line in lines(recording, "collective") for row in line["rows"]]
+    assert [row[0] for row in rows] == [
+        *("all_gather_into_tensor", "reduce_scatter_tensor", rows[2][0]),
+        *("all_gather", "all_gather", "functional all_gather_tensor"),
+    ]
+    assert rows[2][0] in ("all_gather_single", "all_gather_into_tensor")
+    assert [row[3] for row in rows[:3]] == [2048] * 3
+    ranges = recording.ranges("collective")
+    assert [one.name for one in ranges] == [f"{row[0]} default" for row in rows]
+    assert all(len(one.path) == 1 for one in ranges)
+
+
 def test_backward_is_left_alone_where_torch_has_no_nvtx_state(recorder: Recorder):
     """A torch without CUDA: one debug line, the right gradients, the engine put back."""
     recording = recorder.run(

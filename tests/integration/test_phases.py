@@ -346,6 +346,34 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.resetwarnings()
     warnings.warn("mine")
 print([str(one.message) for one in caught])
+class Endless(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 1
+    def __iter__(self):
+        return iter(range(3))
+class Warns(nn.Module):
+    def forward(self, x):
+        warnings.warn("forward", stacklevel=1)
+        return x
+annotate = nvprobe.annotate if sys.argv[1] == "instrumented" else lambda function: function
+@annotate
+def decorated():
+    warnings.warn("decorated", stacklevel=2)
+@annotate
+def generated():
+    warnings.warn("generated", stacklevel=2)
+    yield
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    other = torch.optim.SGD(net.parameters())
+    torch.optim.lr_scheduler.StepLR(other, 1).step()      # before the optimizer's
+    longer = torch.utils.data.DataLoader(Endless(), batch_size=None)
+    assert len(longer) == 1 and len(list(longer)) == 3
+    Warns()(x), decorated(), list(generated())
+    net.register_full_backward_hook(lambda *_: None)
+    net(x).sum().backward()
+from pathlib import Path
+print([f"{Path(one.filename).name}:{one.lineno} {str(one.message)[:30]}" for one in caught])
 print([one for one in map(str, warnings.filters) if "synchronizing" not in one])
 """
     )
