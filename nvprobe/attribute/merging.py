@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from nvprobe.attribute.align import named_pairs
 from nvprobe.attribute.nesting import Nesting, nest
+from nvprobe.attribute.twins import Twins, twins
 from nvprobe.trace import (
     NO_DEVICE,
     NO_NAME,
@@ -42,7 +43,7 @@ def merged(
     """One Trace: device times, calls and waits of the profile, the rest of the torch trace too.
 
     ``threads`` maps torch's threads to the profile's; ``error`` is how far a torch time may be off.
-    Of what both say (a range of one name, modules) the profile's stays.
+    Of what both say (a range of one name, an operator, modules) the profile's stays.
     """
     rows, table = _threads(profile, torch, threads)
     names = len(profile.strings)
@@ -101,7 +102,9 @@ def _ranges(
     if theirs is None:
         return profile.ranges, profile.operators
     ours = profile.ranges if profile.ranges is not None else Ranges.empty()
-    keep = _new_to_profile(profile, torch, rows)
+    known = np.where(rows < len(profile.threads), rows, NO_ROW)
+    both_have = twins(profile, torch, known)
+    keep = np.flatnonzero(_new_to_profile(profile, torch, known) & ~both_have.doubled)
     new = theirs.take(keep)
     start, end = times(new.thread, new.start), times(new.thread, new.end)
     thread = rows[new.thread]
@@ -118,24 +121,26 @@ def _ranges(
         source=np.append(ours.source, new.source),
         payload=_payload(ours, len(new)),
     )
-    place = np.full(len(theirs), NO_ROW, np.int64)
+    place = both_have.partner.copy()
     place[keep] = len(ours) + np.arange(len(keep))
-    return both, _operators(torch, place, names)
+    return both, _operators(torch, place, names, both_have)
 
 
 def _payload(ours: Ranges, added: int) -> Column | None:
     return None if ours.payload is None else np.append(ours.payload, np.full(added, NO_PAYLOAD))
 
 
-def _new_to_profile(profile: Trace, torch: Trace, rows: Column) -> Column:
-    """Rows of torch's ranges that the profile lacks: no twins, modules only if it has none."""
+def _new_to_profile(profile: Trace, torch: Trace, threads: Column) -> Column:
+    """Bool per range of torch's: not one that the program wrote into both; a module if it has none.
+
+    ``threads`` maps torch's threads to the profile's, -1.
+    """
     assert torch.ranges is not None
     keep = np.ones(len(torch.ranges), bool)
-    known = np.where(rows < len(profile.threads), rows, NO_ROW)
-    keep[named_pairs(profile, torch, known)[1]] = False
+    keep[named_pairs(profile, torch, threads)[1]] = False
     if _has_modules(profile):
         keep &= torch.ranges.source != RangeSource.MODULE
-    return np.flatnonzero(keep)
+    return keep
 
 
 def _has_modules(profile: Trace) -> bool:
@@ -196,10 +201,11 @@ def _moved_finish(
     return np.where(after & ~inside, finish, start), np.where(inside, finish, end)
 
 
-def _operators(torch: Trace, place: Column, names: int) -> Operators | None:
+def _operators(torch: Trace, place: Column, names: int, both_have: Twins) -> Operators | None:
     if torch.operators is None:
         return None
     table = torch.operators.take(place[torch.operators.range] >= 0)
+    table = both_have.numbered(table, both_have.partner[table.range])
     texts = {
         name: _shifted_names(values, names)
         for name, values in table.columns().items()

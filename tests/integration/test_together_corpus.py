@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from nvprobe.attribute.together import load
 from nvprobe.errors import InputError, UsageError
 from nvprobe.load import load as load_one
 from nvprobe.report.console.sections import title
-from nvprobe.trace import RangeSource
+from nvprobe.trace import RangeSource, Trace
 from tests.conftest import CORPUS
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
@@ -161,3 +162,25 @@ def test_different_programs_are_refused(corpus: Path) -> None:
         load(NSYS / "eager.sqlite", KINETO / "eager_kcpu.json.gz")
     with pytest.raises(UsageError, match="several captures at once"):
         load(NSYS / "eager.sqlite", NSYS / "graph_node.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("profile", "torch"), [("eager_emit", "eager"), ("compile_emit", "compile")]
+)
+def test_operators_of_both_count_once(profile: str, torch: str) -> None:
+    alone = _operator_calls(load_one(KINETO / f"{torch}.json.gz"))
+    both = load(NSYS / f"{profile}.sqlite", KINETO / f"{torch}.json.gz")
+    together = _operator_calls(both)
+    marks = {name for name in together if name.startswith("sync ")}  # each run's own
+    assert {name: calls for name, calls in together.items() if name not in marks} == alone
+    graphs = analyze(attribute(both)).compiled_graphs
+    assert all(graph["calls"] == 4 for graph in graphs)
+    assert bool(graphs) == (torch == "compile")
+
+
+def _operator_calls(trace: Trace) -> dict[str, int]:
+    calls: Counter[str] = Counter()
+    for row in analyze(attribute(trace)).operators or []:
+        assert row["self_cpu_ns"] >= 0
+        calls[row["name"]] += row["calls"]
+    return dict(calls)
