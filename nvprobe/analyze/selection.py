@@ -11,7 +11,6 @@ only a filter by NVTX domain comes before, because it asks for the paths of thos
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -291,13 +290,18 @@ class _Sieve:
         paths = self.whole.paths
         matched = np.zeros(len(paths.parent) + 1, bool)
         if self.patterns:
-            whole = re.compile("|".join(fnmatch.translate(pattern) for pattern in self.patterns))
-            own = [whole.match(text) is not None for text in paths.texts()]
+            whole = re.compile("|".join(map(_as_regex, self.patterns)), re.DOTALL)
+            own = [whole.fullmatch(text) is not None for text in paths.texts()]
             matched[:-1] = own
             for depth in range(1, int(paths.depth.max(initial=0)) + 1):
                 rows = np.flatnonzero(paths.depth == depth)
                 matched[rows] |= matched[paths.parent[rows]]
         return matched[path]
+
+
+def _as_regex(pattern: str) -> str:
+    """A path with ``*`` and ``?``; all else, brackets too, means itself."""
+    return "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in pattern)
 
 
 def _windows(attribution: Attribution, selection: Selection) -> tuple[Column, Column]:

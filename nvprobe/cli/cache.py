@@ -35,10 +35,16 @@ def _json() -> str:
     import msgspec
 
     from nvprobe.load import cache
+    from nvprobe.load.faults import base_name
 
     folder = cache.folder()
     rows = [
-        {"kind": entry.kind, "name": entry.name, "bytes": entry.bytes, "used": entry.used}
+        {
+            "kind": entry.kind,
+            "name": base_name(entry.name),
+            "bytes": entry.bytes,
+            "used": entry.used,
+        }
         for entry in cache.entries()
     ]
     answer = {
@@ -66,7 +72,8 @@ def _show() -> None:
             f"{entry.bytes / 2**20:10,.1f} MiB  {entry.kind:6}  {used}  {printable(entry.name)}"
         )
     total = sum(entry.bytes for entry in rows)
+    entries = "1 entry" if len(rows) == 1 else f"{len(rows)} entries"
     click.echo(
-        f"{total / 2**20:10,.1f} MiB of {cache.limit_bytes() / 2**20:,.0f} MiB in {len(rows)} "
-        f"entries, in {folder}"
+        f"{total / 2**20:10,.1f} MiB of {cache.limit_bytes() / 2**20:,.0f} MiB in {entries}, "
+        f"in {printable(str(folder), 4096)}"
     )

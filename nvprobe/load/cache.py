@@ -18,6 +18,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -34,6 +35,9 @@ _BLOCK = 1 << 16
 _BLOCKS = 32
 _DEFAULT_LIMIT = 20 * 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)\s*(?P<unit>[KMGT]?)I?B?")
+_OURS = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{8}-.*")
+"""Folders of entries, finished or not: any other folder is the user's."""
 _OFF = frozenset({"0", "off", "no", "false"})
 
 
@@ -67,14 +71,13 @@ def folder() -> Path | None:
 
 def limit_bytes() -> int:
     """How much may be kept: ``NVPROBE_CACHE_SIZE`` (``500M``, ``20G``), by default 20 GiB."""
-    text = os.environ.get("NVPROBE_CACHE_SIZE", "").strip().upper().removesuffix("B")
-    if not text:
+    given = os.environ.get("NVPROBE_CACHE_SIZE", "").strip()
+    if not given:
         return _DEFAULT_LIMIT
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, OverflowError):
-        raise UsageError(f"NVPROBE_CACHE_SIZE={text!r}: give a size such as 500M or 20G") from None
+    match = _SIZE.fullmatch(given.upper())
+    if match is None:
+        raise UsageError(f"NVPROBE_CACHE_SIZE={given!r}: give a size such as 500M or 20G")
+    return int(float(match["number"]) * _UNITS[match["unit"]])
 
 
 def fingerprint(path: Path) -> str | None:
@@ -174,7 +177,8 @@ def _evict(keep: Path) -> None:
 def _places(root: Path) -> Iterator[Path]:
     for kind in ("export", "trace"):
         with contextlib.suppress(OSError):
-            yield from (path for path in (root / kind).iterdir() if path.is_dir())
+            found = [path for path in (root / kind).iterdir() if _OURS.fullmatch(path.name)]
+            yield from (path for path in found if path.is_dir())
 
 
 def _entry(path: Path) -> Entry | None:

@@ -27,9 +27,9 @@ def printable(text: str, longest: int = _LONGEST) -> str:
     return safe if len(safe) <= longest else safe[: longest - 1] + "…"
 
 
-def base_name(path: Path) -> str:
+def base_name(path: str | os.PathLike[str]) -> str:
     """The base name of ``path`` as any file can hold it: bytes that are no UTF-8 become U+FFFD."""
-    return os.fsencode(path.name).decode("utf-8", "replace")
+    return os.fsencode(Path(path).name).decode("utf-8", "replace")
 
 
 def shown(path: str | os.PathLike[str]) -> str:

@@ -12,7 +12,7 @@ from nvprobe.trace import Missing, OpKind, Table, Trace
 
 __all__ = ["lacks", "launch_calls"]
 
-_ERROR = 3
+_WARNING, _ERROR = 2, 3
 _OURS = "nvprobe"
 """A domain whose ranges every pair of nvtx and nsys records: none means that none was opened."""
 _LAUNCH = r"^cu(?:da)?(?:Launch|GraphLaunch)"
@@ -33,8 +33,7 @@ def _gpu(trace: Trace) -> Iterator[Missing]:
     if _filled(trace.ops):
         return
     launches = launch_calls(trace)
-    errors = [printable(text, 400) for severity, text in trace.diagnostics if severity >= _ERROR]
-    said = f"; the capture itself says: {' '.join(errors)}" if errors else ""
+    said = _said(trace)
     if launches:
         noun = "launch call has" if launches == 1 else "launch calls have"
         yield Missing(
@@ -45,12 +44,30 @@ def _gpu(trace: Trace) -> Iterator[Missing]:
             "GPU, and let the program end normally (or call torch.cuda.profiler.stop()) so that "
             "its buffers are flushed",
         )
+    elif count := 0 if trace.calls is None else len(trace.calls):
+        calls = "1 CUDA call was" if count == 1 else f"{count:,} CUDA calls were"
+        yield Missing(
+            "GPU records (kernels, copies)",
+            f"{calls} recorded, and none of them launches anything{said}",
+            "record the part of the program that uses the GPU, in every process that does "
+            "(nsys profile --trace=cuda,nvtx)",
+        )
     else:
         yield Missing(
             "GPU records (kernels, copies)",
             f"no CUDA activity was recorded{said}",
             "trace CUDA (nsys profile --trace=cuda,nvtx) while the program uses the GPU",
         )
+
+
+def _said(trace: Trace) -> str:
+    """What the capture itself gives as a reason: its errors, and its warnings about CUDA."""
+    told = [
+        printable(text, 400)
+        for severity, text in trace.diagnostics
+        if severity >= _ERROR or (severity == _WARNING and "CUDA" in text)
+    ]
+    return f"; the capture itself says: {' '.join(told)}" if told else ""
 
 
 def _calls(trace: Trace) -> Iterator[Missing]:

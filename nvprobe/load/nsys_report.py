@@ -26,6 +26,7 @@ __all__ = ["exported", "keep_export", "load_nsys_report"]
 
 _EXPORT = "export.sqlite"
 _TAIL = 1 << 20
+_FULL = re.compile("disk is full|no space left", re.IGNORECASE)
 _WRITER = re.compile(rb"(20\d\d(?:\.\d+){2,3})(?:-[0-9a-f]+)?")
 
 
@@ -45,14 +46,26 @@ def load_nsys_report(path: str | os.PathLike[str]) -> Trace:
 @contextlib.contextmanager
 def exported(report: Path) -> Iterator[Path]:
     """The SQLite export of ``report``: a kept one, else made now."""
-    key = cache.fingerprint(report)
-    place = key and cache.kept("export", key, report.name, lambda at: _export(report, at))
+    place = _kept(report)
     if place:
         yield place / _EXPORT
         return
     with tempfile.TemporaryDirectory(prefix="nvprobe-") as folder:
         _export(report, Path(folder))
         yield Path(folder, _EXPORT)
+
+
+def _kept(report: Path) -> Path | None:
+    """The folder of the kept export, made if need be; ``None`` where it cannot be kept."""
+    key = cache.fingerprint(report)
+    if key is None:
+        return None
+    try:
+        return cache.kept("export", key, report.name, lambda at: _export(report, at))
+    except ToolError as error:
+        if _FULL.search(str(error)) is None:
+            raise
+        return None
 
 
 def keep_export(report: Path) -> Path:
@@ -97,6 +110,8 @@ def _reason(report: Path, nsys: Nsys, error: ToolError) -> str:
             f"install nsys {newer} or newer (NVPROBE_NSYS names another), or export it where it "
             "was recorded: nsys export --type sqlite"
         )
+    if _FULL.search(str(error)):
+        return f"{error}; make room where temporary files go (TMPDIR names another place)"
     return f"{error}; is the report complete? Copy it again, or record it again"
 
 

@@ -13,6 +13,8 @@ __all__ = ["Format", "sniff", "trace_files"]
 
 _HEAD = 4096
 _TRACE_AGAIN = "export the trace again: prof.export_chrome_trace(...)"
+_REPORT_AGAIN = "copy it again, or record it again"
+_REPORT_NAMES = (".nsys-rep", ".qdrep")
 _SQLITE = b"SQLite format 3\x00"
 _GZIP = b"\x1f\x8b"
 _REPORT = b"NVIDIA Tegra Profiler Report"
@@ -53,8 +55,9 @@ def sniff(path: str | os.PathLike[str]) -> Format:
 def _file(path: Path, head: bytes) -> Format:
     name = path.name.lower()
     if not head:
-        torch = name.endswith((".json", ".json.gz"))
-        raise unusable(path, "is empty (0 bytes)", _TRACE_AGAIN if torch else EXPORT_AGAIN)
+        torch, report = name.endswith((".json", ".json.gz")), name.endswith(_REPORT_NAMES)
+        again = _TRACE_AGAIN if torch else _REPORT_AGAIN if report else EXPORT_AGAIN
+        raise unusable(path, "is empty (0 bytes)", again)
     if head.startswith(_SQLITE):
         return Format.NSYS_SQLITE
     if head.startswith(_GZIP):
@@ -63,7 +66,7 @@ def _file(path: Path, head: bytes) -> Format:
         raise unusable(
             path, "is a raw capture that was never imported", "import it: QdstrmImporter -i FILE"
         )
-    if head.startswith(_REPORT) or name.endswith((".nsys-rep", ".qdrep")):
+    if head.startswith(_REPORT) or name.endswith(_REPORT_NAMES):
         return Format.NSYS_REPORT
     return _text(path, name, head)
 

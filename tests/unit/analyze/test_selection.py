@@ -232,3 +232,37 @@ def test_a_backward_filter_keeps_the_modules(corpus: Path) -> None:
     named = {module: gpu for module, gpu in whole.items() if gpu}
     assert named
     assert {module: gpu for module, gpu in found.items() if gpu} == named
+
+
+def test_brackets_in_a_path_mean_themselves(tmp_path: Path) -> None:
+    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+
+    names = ["blocks[0]", "blocks0", "blocks[1]", "a+b", "two\nlines"]
+    path = write(
+        tmp_path / "x.sqlite",
+        {
+            "StringIds": strings("cudaLaunchKernel", "k"),
+            "NVTX_EVENTS": [pushed(n, 100 * i + 1, 100 * i + 90) for i, n in enumerate(names)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [
+                launch(i + 1, 100 * i + 10, 100 * i + 20) for i in range(len(names))
+            ],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [
+                kernel(i + 1, 100 * i + 30, 100 * i + 40) for i in range(len(names))
+            ],
+        },
+    )
+    trace = load(path)
+    for wanted, kept in [
+        ("blocks[0]", {"blocks[0]"}),
+        ("blocks[[]0]", None),
+        ("blocks[?]", {"blocks[0]", "blocks[1]"}),
+        ("blocks*", {"blocks[0]", "blocks[1]", "blocks0"}),
+        ("a+b", {"a+b"}),
+        ("two*lines", {"two\nlines"}),
+    ]:
+        if kept is None:
+            with pytest.raises(UsageError, match="no such path"):
+                select(trace, Selection(ranges=(wanted,)))
+        else:
+            part = select(trace, Selection(ranges=(wanted,)))
+            assert {owner for owner, *_ in _owners(part)} == kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, ToolError, UsageError
-from nvprobe.load import cache, load
+from nvprobe.load import cache, load, nsys_report
 from nvprobe.load.columns import read_columns, write_columns
 from nvprobe.load.nsys_report import load_nsys_report, written_by
 from nvprobe.nsys import Nsys
@@ -178,9 +179,22 @@ def test_sizes_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, size in (("500M", 500 * 2**20), ("1.5G", 3 * 2**29), ("42", 42), ("2GB", 2**31)):
         monkeypatch.setenv("NVPROBE_CACHE_SIZE", text)
         assert cache.limit_bytes() == size
-    monkeypatch.setenv("NVPROBE_CACHE_SIZE", "plenty")
-    with pytest.raises(UsageError, match="NVPROBE_CACHE_SIZE"):
-        cache.limit_bytes()
+    for text in ("plenty", "-5", "nan", "1e999"):
+        monkeypatch.setenv("NVPROBE_CACHE_SIZE", text)
+        with pytest.raises(UsageError, match=f"NVPROBE_CACHE_SIZE='{text}'"):
+            cache.limit_bytes()
+
+
+def test_folders_of_the_user_are_no_entries(large: Path, cache_folder: Path) -> None:
+    """NVPROBE_CACHE may name any folder: what is not ours is never counted, never removed."""
+    album = cache_folder / "export/photos"
+    album.mkdir(parents=True)
+    (album / "one.jpg").write_bytes(b"x" * 100)
+    load(large)
+    assert [entry.name for entry in cache.entries()] == ["large.sqlite"]
+    cache.clear()
+    assert cache.entries() == []
+    assert (album / "one.jpg").exists()
 
 
 def test_the_command_shows_and_clears(large: Path) -> None:
@@ -188,6 +202,7 @@ def test_the_command_shows_and_clears(large: Path) -> None:
     run = CliRunner()
     shown = run.invoke(cli, ["cache"], obj=Settings())
     assert "large.sqlite" in shown.stdout
+    assert "in 1 entry, in" in shown.stdout
     assert '"name": "large.sqlite"' in run.invoke(cli, ["cache", "--json"], obj=Settings()).stdout
     assert run.invoke(cli, ["cache", "--clear"], obj=Settings()).exit_code == 0
     assert cache.entries() == []
@@ -249,6 +264,36 @@ def test_the_export_is_put_beside_the_report_if_asked(report: Path) -> None:
 
 def test_a_report_without_a_suffix_is_known_by_content(report: Path) -> None:
     assert len(load(report.rename(report.with_name("copied"))).processes) == 1
+
+
+def test_an_empty_report_is_to_be_had_again(report: Path) -> None:
+    report.write_bytes(b"")
+    with pytest.raises(
+        InputError, match=r"is empty \(0 bytes\); copy it again, or record it again"
+    ):
+        load(report)
+
+
+def test_a_full_cache_is_not_in_the_way_of_an_export(report: Path, monkeypatch) -> None:
+    """Then the export is made where temporary files go."""
+    made = nsys_report.export
+
+    def export(nsys: Nsys, path: Path, output: Path) -> Path:
+        if cache.folder() in output.parents:
+            raise ToolError("nsys export wrote no export.sqlite: database or disk is full")
+        return made(nsys, path, output)
+
+    monkeypatch.setattr(nsys_report, "export", export)
+    _age(report, monkeypatch)
+    assert len(load(report).processes) == 1
+    assert cache.entries() == []
+
+
+def test_a_name_that_is_no_text_is_kept_and_shown(large: Path) -> None:
+    odd = large.rename(large.with_name(os.fsdecode(b"\xff.sqlite")))
+    load(odd)
+    shown = CliRunner().invoke(cli, ["cache", "--json"], obj=Settings()).stdout
+    assert json.loads(shown)["entries"][0]["name"] == "\ufffd.sqlite"
 
 
 def test_without_nsys_one_line_says_how_to_get_one(report: Path, monkeypatch) -> None:

@@ -217,3 +217,21 @@ def test_real_captures_have_them(corpus: Path) -> None:
             sql
         ).fetchone()
     database.close()
+
+
+def test_calls_without_a_launch_are_told_from_no_calls(tmp_path: Path) -> None:
+    tables = {
+        "StringIds": strings("cudaGetDeviceProperties_v12000"),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [launch(1, 200, 210), launch(2, 300, 310)],
+        "DIAGNOSTIC_EVENT": [
+            {"severity": 2, "text": "No NVTX events collected. Does the process use NVTX?"},
+            {"severity": 2, "text": "CUDA profiling might have not been started correctly."},
+        ],
+    }
+    (why,) = [m.why for m in load(write(tmp_path / "x.sqlite", tables)).missing if "GPU" in m.what]
+    assert why.startswith("2 CUDA calls were recorded, and none of them launches anything")
+    assert "CUDA profiling might have not been started correctly" in why
+    assert "NVTX" not in why
+    del tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    (why,) = [m.why for m in load(write(tmp_path / "y.sqlite", tables)).missing if "GPU" in m.what]
+    assert why.startswith("no CUDA activity was recorded")
