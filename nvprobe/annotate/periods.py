@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import graphs, steps
+from nvprobe.annotate import graphs, modules, steps
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["Periods", "periods"]
+
+log = logging.getLogger("nvprobe")
 
 
 class Periods:
@@ -113,6 +116,7 @@ class Periods:
         if leader is None:
             leader = optimizer
             self.leader = weakref.ref(optimizer)
+            self.trained = self.trained or _model_of(optimizer)
             self.graph = None
         if leader is optimizer:
             self.leader_steps += 1
@@ -135,6 +139,21 @@ class Periods:
         self.graph = graph
         self.others.clear()
         return True
+
+
+def _model_of(optimizer: Any) -> weakref.ref[Any] | None:
+    """The model whose parameters an optimizer has, among those that were called.
+
+    For programs that train by calling a part of it and evaluate by calling the whole.
+    """
+    try:
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        for root in list(modules.annotated_roots.values()):
+            if any(id(one) in held for one in root.parameters()):
+                return weakref.ref(root)
+    except Exception as error:  # the program's own optimizer, its own way to list parameters
+        log.debug("the model of an optimizer is not known: %r", error)
+    return None
 
 
 periods = Periods()

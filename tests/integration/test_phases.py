@@ -148,6 +148,43 @@ else:
     assert inference == [["data", "forward"], ["data", "forward", "data"]]
 
 
+def test_evaluation_is_no_step_where_training_calls_a_part_of_the_model(recorder: Recorder):
+    code = (
+        INSTRUMENT
+        + """
+class Task(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x)
+net, loader, _, loss = make(batches=2)
+task = Task(net)
+optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+def evaluate():
+    task.eval()
+    with torch.no_grad():
+        for x, _ in loader:
+            task(x)
+    task.train()
+evaluate()                                             # a look whether it runs: inference so far
+for _ in range(2):
+    for x, y in loader:
+        def closure():
+            optimizer.zero_grad()
+            value = loss(task.net(x), y)
+            value.backward()
+            return value
+        optimizer.step(closure)
+    evaluate()
+"""
+    )
+    recording = recorder.run(code)
+    phases = [[name for name in step if name != "data"] for step in shape(recording)]
+    assert phases == [["forward"]] * 2 + [["optimizer"]] * 4
+    assert outside(recording).count("evaluation") == 4
+
+
 def test_explicit_steps_and_ranges_around_them(recorder: Recorder, tmp_path: Path):
     code = (
         PROGRAM
