@@ -92,7 +92,7 @@ def _code(
     attribution: Attribution, shapes: RangeShapes
 ) -> tuple[Modules, OpLines, list[CompiledGraph], OperatorTable | None]:
     """Modules, lines, compiled graphs and operators, looked up in the whole of a selection."""
-    whole = attribution if attribution.unfiltered is None else attribution.unfiltered.attribution
+    whole = attribution.whole
     inside = None if attribution.unfiltered is None else attribution.unfiltered.ranges
     owners, lines = modules(whole), op_lines(whole)
     graphs = compiled_graphs(whole, owners, inside)

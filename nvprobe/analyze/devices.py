@@ -6,7 +6,8 @@ import numpy as np
 
 from nvprobe.analyze.grouping import counts, sums
 from nvprobe.analyze.model import DeviceUse
-from nvprobe.analyze.waiting.gaps import unrecorded
+from nvprobe.analyze.waiting.gaps import device_gaps, unrecorded
+from nvprobe.analyze.waiting.order import device_order
 from nvprobe.attribute.intervals import merged, union_length
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
@@ -15,7 +16,10 @@ __all__ = ["device_use"]
 
 
 def device_use(attribution: Attribution) -> DeviceUse:
-    """Busy, idle and window of each device with ops; impossible times are left out."""
+    """Busy, idle and window of each device with ops; impossible times are left out.
+
+    Of a selection the window is its own time: busy, or idle before one of its ops.
+    """
     ops = attribution.trace.ops
     if ops is None or not attribution.valid.any():
         return DeviceUse.empty()
@@ -30,6 +34,9 @@ def device_use(attribution: Attribution) -> DeviceUse:
     used = np.flatnonzero(number)
     busy = union_length(device, start, end, size)[used]
     window = last[used] - first[used] - _unrecorded(attribution, device, start, end, size)[used]
+    if attribution.unfiltered is not None:
+        gaps = device_gaps(attribution, device_order(attribution))
+        window = busy + sums(gaps.device + 1, gaps.length, size)[used]
     return DeviceUse(
         device=used - 1,
         ops=number[used],

@@ -5,7 +5,8 @@ only a filter by NVTX domain comes before, because it asks for the paths of thos
 
 * a GPU op counts if its call (without one: its own start) lies inside;
 * a range, call, mark or record counts if it does, and is cut to the window of time or steps;
-* busy and idle are those of the remaining ops, as if they were alone on their devices.
+* busy is the time of the remaining ops, idle what ended with one of them; while a device works for
+  what was left out it is neither.
 """
 
 from __future__ import annotations

@@ -179,6 +179,11 @@ class Attribution:
         )
 
     @property
+    def whole(self) -> Attribution:
+        """The attribution before any filter."""
+        return self if self.unfiltered is None else self.unfiltered.attribution
+
+    @property
     def initiating(self) -> Column:
         """int32 row of ``trace.threads`` per process, -1 where the process has no ranges."""
         return self.open.initiating

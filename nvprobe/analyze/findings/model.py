@@ -24,6 +24,7 @@ from nvprobe.analyze.memory import Memory
 from nvprobe.analyze.model import DeviceUse, Steps
 from nvprobe.analyze.steps import step_at
 from nvprobe.analyze.waiting.hostwork import Cause
+from nvprobe.analyze.waiting.order import left_out
 from nvprobe.analyze.waiting.waits import Waits
 from nvprobe.attribute.intervals import union_length
 from nvprobe.attribute.model import Attribution
@@ -212,7 +213,10 @@ class Evidence:
         return int(duration[shared].sum()) * 2 > int(duration.sum())
 
     def alone_ns(self, some: Column, beside: Column) -> int:
-        """Time in which ops of ``some`` ran and none of ``beside``, summed over devices."""
+        """Time in which ops of ``some`` ran and none of ``beside``, summed over devices.
+
+        What a selection leaves out counts as beside.
+        """
         if not some.any():
             return 0
         together = some | beside
@@ -225,6 +229,8 @@ class Evidence:
 
     def _union(self, chosen: Column) -> Column:
         rows = np.flatnonzero(chosen & self.trusted)
-        device = self.ops.device[rows] - NO_ROW  # no device is group 0
-        groups = len(self.trace.devices) + 1
-        return union_length(device, self.ops.start[rows], self.ops.end[rows], groups)
+        own = self.ops.device[rows] + 1, self.ops.start[rows], self.ops.end[rows]
+        device, start, end = (
+            np.concatenate(pair) for pair in zip(own, left_out(self.attribution), strict=True)
+        )
+        return union_length(device, start, end, len(self.trace.devices) + 1)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analyze.coverage import Coverage
-from nvprobe.attribute.intervals import running_max, runs, sorted_by
+from nvprobe.attribute.intervals import merged, running_max, runs, sorted_by
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import Column
 
-__all__ = ["DeviceOrder", "alone", "device_busy", "device_order"]
+__all__ = ["DeviceOrder", "alone", "device_busy", "device_order", "left_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,18 @@ def device_busy(order: DeviceOrder, devices: int) -> Coverage:
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(device)) - 1
     return Coverage.of_disjoint(device[first] + 1, start[first], reach[last], devices + 1)
+
+
+def left_out(attribution: Attribution) -> tuple[Column, Column, Column]:
+    """(row of the device + 1, start, end): when ops ran that a selection leaves out, merged.
+
+    A device that works for them is not idle, whatever else of the selection waits.
+    """
+    whole = attribution.whole
+    if attribution.unfiltered is None or whole.trace.ops is None:
+        return (np.empty(0, np.int64),) * 3
+    ops = whole.trace.ops.take(~attribution.unfiltered.ops & whole.valid)
+    return merged(ops.device + 1, ops.start, ops.end)
 
 
 def alone(device: Column, start: Column, end: Column) -> Column:

@@ -14,7 +14,13 @@ import numpy as np
 from nvprobe.analyze.coverage import Coverage
 from nvprobe.analyze.kernels.classes import classify_ops
 from nvprobe.analyze.model import Steps
-from nvprobe.analyze.overlap.combinations import Crowd, exposed_stretches, work_classes
+from nvprobe.analyze.overlap.combinations import (
+    Crowd,
+    Intervals,
+    Work,
+    exposed_stretches,
+    work_classes,
+)
 from nvprobe.analyze.overlap.communication import (
     Carried,
     Collectives,
@@ -36,7 +42,7 @@ from nvprobe.analyze.waiting.idle_lines import (
     sampled_idle,
 )
 from nvprobe.analyze.waiting.lines import CodeLines, lines_behind
-from nvprobe.analyze.waiting.order import device_busy, device_order
+from nvprobe.analyze.waiting.order import DeviceOrder, device_busy, device_order
 from nvprobe.analyze.waiting.sampled import LineSamples, line_samples
 from nvprobe.analyze.waiting.sync_operators import PathOperators, path_operators
 from nvprobe.analyze.waiting.syncs import Syncs, sync_sites
@@ -107,7 +113,8 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     """
     lanes, order = streams(attribution), device_order(attribution)
     roles = call_roles(attribution.trace)
-    busy = device_busy(order, len(attribution.trace.devices))
+    everything = order if attribution.unfiltered is None else device_order(attribution.whole)
+    busy = device_busy(everything, len(attribution.trace.devices))
     calls = synchronising_calls(attribution, roles, busy, lanes)
     host = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
@@ -119,7 +126,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     crowd = Crowd.of(order)
     work = _classes(attribution, activity)
     exposed = exposed_coverage(
-        exposed_stretches(attribution, crowd, work), len(attribution.trace.devices)
+        _exposed(attribution, crowd, work, everything), len(attribution.trace.devices)
     )
     communication, messages = collectives(attribution, work, exposed)
     return Waits(
@@ -147,6 +154,19 @@ def _classes(attribution: Attribution, activity: Column | None) -> Column:
     if activity is None:
         activity = classify_ops(attribution.trace).activity
     return work_classes(ops, activity)
+
+
+def _exposed(
+    attribution: Attribution, crowd: Crowd, work: Column, everything: DeviceOrder
+) -> Intervals:
+    """Exposed communication; what a selection leaves out hides it, and is none of it."""
+    if attribution.unfiltered is None:
+        return exposed_stretches(attribution, crowd, work)
+    whole = attribution.whole
+    of_all = _classes(whole, None)
+    others = ~attribution.unfiltered.ops & (of_all == Work.COMMUNICATION)
+    of_all[others] = Work.MEMSET  # neither communication nor compute
+    return exposed_stretches(whole, Crowd.of(everything), of_all)
 
 
 def _worked(

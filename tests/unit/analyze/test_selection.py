@@ -266,3 +266,47 @@ def test_brackets_in_a_path_mean_themselves(tmp_path: Path) -> None:
         else:
             part = select(trace, Selection(ranges=(wanted,)))
             assert {owner for owner, *_ in _owners(part)} == kept
+
+
+@pytest.mark.parametrize("name", ["eager", "prefetch_thread", "threaded_server", "graph_node"])
+def test_threads_part_the_idle_time(corpus: Path, name: str) -> None:
+    """A GPU that works for others is not idle: each gap is of the thread whose op ended it."""
+    trace = load(corpus / f"nsys/h200/{name}.sqlite")
+    whole = analyze(attribute(trace))
+    assert whole.waits is not None
+    ended = whole.waits.gaps.thread
+    idle = busy = 0
+    for row in range(len(trace.threads)):
+        part = analyze(select(trace, Selection(threads=(int(trace.threads.tid[row]),))))
+        assert part.waits is not None
+        own = int(whole.waits.gaps.length[ended == row].sum())
+        assert int(part.waits.idle.ns.sum()) == int(part.devices.idle_ns.sum()) == own
+        assert (part.devices.busy_ns + part.devices.idle_ns == part.devices.window_ns).all()
+        idle, busy = idle + own, busy + int(part.devices.busy_ns.sum())
+    assert idle == int(whole.devices.idle_ns[0]) - int(whole.waits.gaps.length[ended < 0].sum())
+    assert busy >= int(whole.devices.busy_ns[0])
+
+
+def test_a_path_is_idle_where_its_own_ops_are_waited_for(eager: Trace) -> None:
+    """The GPU is not idle for ``step/forward`` while it works for ``step/backward``."""
+    whole = analyze(attribute(eager))
+    part = analyze(select(eager, Selection(ranges=("step/forward",))))
+    assert whole.waits is not None
+    gaps, texts = whole.waits.gaps, [*whole.attribution.paths.texts(), ""]
+    own = [texts[path].startswith("step/forward") for path in whole.attribution.owner[gaps.op]]
+    assert part.devices.idle_ns.tolist() == [int(gaps.length[own].sum())]
+    assert part.devices.idle_ns[0] < part.devices.busy_ns[0] < part.devices.window_ns[0]
+
+
+def test_what_lies_outside_hides_communication(corpus: Path) -> None:
+    trace = load(corpus / "kineto/public/nccl.json.gz")
+    whole = analyze(attribute(trace))
+    assert whole.waits is not None
+    table = whole.waits.collectives
+    path = whole.attribution.paths.text(int(table.path[np.argmax(table.gpu_ns - table.exposed_ns)]))
+    part = analyze(select(trace, Selection(ranges=(path,))))
+    assert part.waits is not None
+    mine = [whole.attribution.paths.text(int(row)) == path for row in table.path]
+    assert int(table.exposed_ns[mine].sum()) < int(table.gpu_ns[mine].sum())
+    assert int(part.waits.collectives.exposed_ns.sum()) == int(table.exposed_ns[mine].sum())
+    assert part.waits.exposed_comm_ns == int(table.exposed_ns[mine].sum())
