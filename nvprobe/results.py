@@ -6,7 +6,7 @@ import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from nvprobe.analyze import analyze as analyze_attribution
 from nvprobe.analyze.analysis import Analysis
@@ -21,37 +21,44 @@ if TYPE_CHECKING:
 
 __all__ = ["Results", "analyze"]
 
+T = TypeVar("T", int, str)
 Input = Union[Trace, str, "os.PathLike[str]"]
 
 
 def analyze(
     *inputs: Input,
     index_rules: Sequence[str] = (),
-    processes: Sequence[int] = (),
-    devices: Sequence[int] = (),
-    threads: Sequence[int] = (),
-    domains: Sequence[str] = (),
-    ranges: Sequence[str] = (),
+    processes: int | Sequence[int] = (),
+    devices: int | Sequence[int] = (),
+    threads: int | Sequence[int] = (),
+    domains: str | Sequence[str] = (),
+    ranges: str | Sequence[str] = (),
     steps: tuple[int, int] | None = None,
     time: tuple[int | None, int | None] | None = None,
 ) -> Results:
     """Attribute and analyse what :func:`nvprobe.load` returned, or the files themselves.
 
-    The filters are those of the command line (docs/inputs.md): pids, physical devices, thread ids,
-    NVTX domains, paths with ``*``, ``(first, one after the last)`` step, ``(begin, end)`` in ns.
+    The filters are those of the command line (docs/inputs.md), one or several of each: pids,
+    physical devices, thread ids, NVTX domains, paths with ``*``; ``(first, one after the last)``
+    step, ``(begin, end)`` in ns.
     Raises :class:`~nvprobe.errors.InputError` where an input cannot be used,
     :class:`~nvprobe.errors.UsageError` where a filter names what the capture does not have.
     """
     selection = Selection(
-        processes=tuple(processes),
-        devices=tuple(devices),
-        threads=tuple(threads),
-        domains=tuple(domains),
-        ranges=tuple(ranges),
+        processes=_several(processes),
+        devices=_several(devices),
+        threads=_several(threads),
+        domains=_several(domains),
+        ranges=_several(ranges),
         steps=steps,
         time=time,
     )
     return Results(analyze_attribution(select(_trace(inputs), selection, index_rules)))
+
+
+def _several(given: T | Sequence[T]) -> tuple[T, ...]:
+    """One filter, or several of them."""
+    return (given,) if isinstance(given, (int, str)) else tuple(given)
 
 
 def _trace(inputs: tuple[Input, ...]) -> Trace:
@@ -136,12 +143,12 @@ class Results:
         """One table of results by its name in docs/tables.md; without rows where there are none."""
         import pandas as pd
 
-        from nvprobe.report.result_tables import LISTS, result_tables
+        from nvprobe.report.result_tables import COLUMNS, LISTS, result_tables
 
         if name != "paths" and name not in LISTS:
             raise UsageError(f"no table {name!r}: there are paths, {', '.join(LISTS)}")
         found = result_tables(self.analysis)
-        return _frame(found[name]) if name in found else pd.DataFrame()
+        return _frame(found[name]) if name in found else pd.DataFrame(columns=COLUMNS[name])
 
     def events(self, name: str) -> pd.DataFrame:
         """One table of events (``ops``, ``calls``, ``range_events``, …) of docs/tables.md."""
@@ -152,7 +159,8 @@ class Results:
         if name not in TABLES:
             raise UsageError(f"no events {name!r}: there are {', '.join(TABLES)}")
         found = event_tables(self.analysis.attribution)
-        return _frame(found[name]) if name in found else pd.DataFrame()
+        columns = [field.name for field in TABLES[name]]
+        return _frame(found[name]) if name in found else pd.DataFrame(columns=columns)
 
     def to_sqlite(self, path: str | os.PathLike[str]) -> None:
         """Write a database that does not exist yet: docs/tables.md tells what is in it."""

@@ -48,6 +48,8 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     gigabyte of text. Raises :class:`~nvprobe.errors.InputError` where an input cannot be read or
     two of them are not of one program.
     """
+    if not inputs:
+        raise UsageError("nothing to read: give a file, or several of one run")
     notes: list[str] = []
     files = [(path, sniff(path)) for path in _files(inputs, notes)]
     profiles = [path for path, kind in files if kind in _PROFILES]

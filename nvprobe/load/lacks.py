@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nvprobe.load.faults import printable
+from nvprobe.load.nsys_python import PYTHON_DOMAINS
 from nvprobe.trace import Missing, OpKind, Table, Trace
 
 __all__ = ["lacks", "launch_calls"]
@@ -136,24 +137,36 @@ def _rest(trace: Trace) -> Iterator[Missing]:
             "synchronising calls were recorded, but not what they waited for",
             "use nsys 2020.3 or newer with --trace=cuda",
         )
-    stacks = _filled(trace.python_samples) or _filled(trace.backtraces)  # payloads of nsys's own
-    if (
-        _filled(trace.payload_fields)
-        and not (_filled(trace.payloads) or stacks)
-        and _filled(trace.ranges)
-    ):
-        yield Missing(
-            "structured NVTX payloads",
-            "their layout is in the file, their bytes are not: messages and communicators of NCCL "
-            "and what else programs attached to ranges cannot be told",
-            "export the report again with nsys export --include-blobs=true (2024.6 and later)",
-        )
+    yield from _bytes(trace)
     if trace.origin_ns is None:
         yield Missing(
             "session start",
             "the export does not tell when the capture began, so it cannot share a clock with "
             "other sources",
             "export the report again with a newer nsys",
+        )
+
+
+def _bytes(trace: Trace) -> Iterator[Missing]:
+    """Payloads whose layout is in the file and whose bytes are not: of the program, or of nsys."""
+    stacks = _filled(trace.python_samples) or _filled(trace.backtraces)
+    fields = trace.payload_fields
+    if fields is None or not len(fields) or _filled(trace.payloads) or stacks:
+        return
+    again = "export the report again with nsys export --include-blobs=true (2024.6 and later)"
+    schemas = set(trace.texts(fields.schema_name)) - {None}
+    if schemas and schemas <= PYTHON_DOMAINS.keys():
+        yield Missing(
+            "Python stacks",
+            "their layout is in the file, their bytes are not: no line of Python can be named",
+            again,
+        )
+    elif _filled(trace.ranges):
+        yield Missing(
+            "structured NVTX payloads",
+            "their layout is in the file, their bytes are not: messages and communicators of NCCL "
+            "and what else programs attached to ranges cannot be told",
+            again,
         )
 
 

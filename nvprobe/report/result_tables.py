@@ -15,7 +15,7 @@ from nvprobe.attribute.model import Kind
 from nvprobe.report.tables import document
 from nvprobe.trace import Column
 
-__all__ = ["LISTS", "path_table", "result_tables"]
+__all__ = ["COLUMNS", "LISTS", "path_table", "result_tables"]
 
 LISTS: Mapping[str, str] = {
     "modules": "GPU time of each module, forward and backward",
@@ -33,6 +33,32 @@ LISTS: Mapping[str, str] = {
     "ledger": "every op by process and method or reason",
 }
 """Lists of the document ``nvprobe.analysis/1`` that become tables; their columns are its keys."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(columns.split())
+    for name, columns in {
+        "modules": "module forward_gpu_ns backward_gpu_ns recompute_gpu_ns ops sources",
+        "kernels": "name short_name kind ops gpu_ns longest_ns top_path top_path_ns suspect_ops "
+        "suspect_ns class family precision tensor_cores occupancy waves tail limiter",
+        "copies": "name kind ops gpu_ns bytes top_path",
+        "operators": "name shapes calls cpu_ns self_cpu_ns ops gpu_ns gpu_self_ns path source",
+        "steps": "index process path start_ns end_ns wall_ns ops gpu_ns gpu_busy_ns idle_ns "
+        "missing_launches",
+        "syncs": "call path source operator count wait_ns busy_ns bubble_ns device stream "
+        "awaited_op",
+        "collectives": "name collective path count gpu_ns exposed_ns longest_ns messages bytes "
+        "told_ops communicators reductions peers",
+        "compiled_graphs": "id phase process calls host_ns dispatch_ns guard_ns ops gpu_ns kernels "
+        "modules sources break_reason break_source break_idle_ns recompiles recompile_reasons "
+        "compile_ns cudagraph",
+        "findings": "id title severity path sources source_roles evidence saves_ns try",
+        "warnings": "text",
+        "missing": "what why how",
+        "idle": "path cause ns",
+        "ledger": "process_id method ops gpu_ns",
+    }.items()
+}
+"""Columns of each list, also of one without rows."""
 
 
 def result_tables(analysis: Analysis) -> dict[str, pa.Table]:

@@ -109,7 +109,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """Everything one capture recorded. Tables of later sources are added as optional fields."""
 
@@ -163,6 +163,13 @@ class Trace:
     """(begin, end) of stretches in the window that no source recorded: no device idles there."""
     warnings: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
+
+    def __repr__(self) -> str:
+        """What was read of which files, in a line."""
+        files = " and ".join(source.file for source in self.sources) or "nothing"
+        tables = {"GPU ops": self.ops, "calls": self.calls, "ranges": self.ranges}
+        counts = (f"{len(table) if table else 'no'} {name}" for name, table in tables.items())
+        return f"<nvprobe trace of {files}: {', '.join(counts)}>"
 
     def text(self, name: int) -> str | None:
         """The string of one name index."""

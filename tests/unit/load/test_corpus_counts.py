@@ -176,3 +176,17 @@ def test_what_is_no_export_gives_one_line(corpus: Path, case: str) -> None:
     assert "\n" not in message
     assert str(corpus) not in message
     assert "export the report again" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("nsys/h200/sync_callchains.sqlite", ["Python stacks"]),
+        ("nsys/public/2026.2_two_gpus.sqlite", ["structured NVTX payloads"]),
+        ("nsys/public/nvtx_without_cuda.sqlite", []),
+    ],
+)
+def test_of_lost_bytes_it_is_said_whose_they_were(corpus: Path, path: str, what: list[str]) -> None:
+    """The schemas of nsys's own stacks are not those of a program."""
+    missing = load(corpus / path).missing
+    assert [one.what for one in missing if "--include-blobs=true" in one.how] == what

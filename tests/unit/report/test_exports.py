@@ -22,7 +22,7 @@ from nvprobe.errors import InputError, UsageError
 from nvprobe.load import load
 from nvprobe.report.database import write_database
 from nvprobe.report.event_tables import TABLES, event_tables
-from nvprobe.report.result_tables import LISTS, result_tables
+from nvprobe.report.result_tables import COLUMNS, LISTS, result_tables
 from tests.conftest import CORPUS, ROOT
 
 EXPORTS = sorted((CORPUS / "nsys").glob("*/*.sqlite"))
@@ -156,6 +156,8 @@ def test_nothing_is_replaced_silently(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
 def test_every_capture_can_be_written(path: Path, tmp_path: Path) -> None:
     analysis = analyze(attribute(load(path)))
+    for name, table in result_tables(analysis).items():
+        assert name == "paths" or tuple(table.column_names) == COLUMNS[name]
     write_database(analysis, tmp_path / "out.sqlite")
     with sqlite3.connect(tmp_path / "out.sqlite") as connection:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -74,3 +74,36 @@ def test_mistakes_are_told(results, corpus: Path) -> None:
         results.events("x")
     with pytest.raises(nvprobe.UsageError, match="one Trace, or files"):
         nvprobe.analyze(trace, corpus / "nsys/h200/eager.sqlite")
+
+
+def test_one_filter_may_stand_without_a_list(corpus: Path) -> None:
+    path = corpus / "nsys/h200/eager.sqlite"
+    one = nvprobe.analyze(path, ranges="step/forward")
+    assert one.document == nvprobe.analyze(path, ranges=["step/forward"]).document
+    assert (
+        nvprobe.analyze(path, domains="", devices=0, processes=445, threads=445).ledger is not None
+    )
+
+
+def test_without_a_file_it_says_so() -> None:
+    for function in (nvprobe.load, nvprobe.analyze):
+        with pytest.raises(nvprobe.UsageError, match="give a file"):
+            function()
+
+
+def test_a_trace_shows_itself_in_a_line(corpus: Path) -> None:
+    text = repr(nvprobe.load(corpus / "nsys/h200/eager.sqlite"))
+    assert text == "<nvprobe trace of eager.sqlite: 668 GPU ops, 1162 calls, 128 ranges>"
+    text = repr(nvprobe.load(corpus / "nsys/public/invalid_utf8.sqlite"))
+    assert text == "<nvprobe trace of invalid_utf8.sqlite: no GPU ops, no calls, no ranges>"
+
+
+def test_frames_without_rows_have_their_columns(corpus: Path) -> None:
+    """So that ``results.syncs.bubble_ns.sum()`` is 0 where nothing waited."""
+    full = nvprobe.analyze(corpus / "nsys/h200/eager.sqlite")
+    empty = nvprobe.analyze(corpus / "nsys/public/invalid_utf8.sqlite")
+    for name in ("kernels", "copies", "steps", "syncs", "findings", "idle", "ledger", "missing"):
+        assert list(empty.table(name).columns) == list(full.table(name).columns), name
+    assert len(empty.syncs) == 0
+    assert empty.syncs.bubble_ns.sum() == 0
+    assert list(empty.events("ops").columns) == list(full.events("ops").columns)
