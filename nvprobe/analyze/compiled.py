@@ -16,7 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.graph_calls import GraphCalls, find_graph_calls, ops_of_calls
+from nvprobe.analyze.graph_calls import (
+    GraphCalls,
+    compiling,
+    find_graph_calls,
+    ops_of_calls,
+)
 from nvprobe.attribute.intervals import merged
 from nvprobe.attribute.launches import calls_named
 from nvprobe.attribute.model import Attribution, Modules
@@ -28,6 +33,10 @@ __all__ = ["CompiledGraph", "compiled_graphs"]
 _REPLAY = r"^(?:cu|cuda|hip)GraphLaunch"
 _CAPTURE = r"^(?:cu|cuda|hip)StreamBeginCapture"
 _COMPILE = re.compile(r"^compile (?P<id>\S+)(?: (?P<what>bwd|cudagraph))?$")
+_TORCH_COMPILE = re.compile(
+    r"^entire_(?P<what>frame|backward)_compile_data: (?:.*, )?compile_id=(?P<id>[^\s,]+)"
+)
+"""What torch (2.11 at the latest) notes inside its range ``entire_frame_compile``."""
 _EXPLANATION = re.compile(
     r"(?P<what>\S[^\n]*)\n\s*Explanation: (?P<why>.*?)"
     r"(?=\n\s*(?:Hint|Developer debug context):|\Z)",
@@ -134,7 +143,9 @@ class _Work:
             break_reason=reason,
             break_source=source or resumed,
             break_idle_ns=self._break_idle(mine) if breaks or resumed else None,
-            recompiles=None if recompiles is None else len(recompiles),
+            recompiles=self._times_again(process, identity)
+            if recompiles is None
+            else len(recompiles),
             recompile_reasons=[
                 text for r in recompiles or () if r.compile_id == identity for text in r.reasons
             ],
@@ -234,24 +245,42 @@ class _Work:
             if one.process == process and (one.compile_id or "").partition("/")[0] == frame
         ]
 
-    def _break_idle(self, mine: Column) -> int:
-        """Idle between the ops of each of these calls and those of the next graph of its thread."""
+    def _times_again(self, process: int, identity: str) -> int | None:
+        """Recompilations of the frame by the compilations seen; None where there were none."""
+        if not self.compiling:
+            return None
+        frame = identity.partition("/")[0]
+        return sum(
+            who == process
+            and phase == "fwd"
+            and _attempt_off(one).startswith(f"{frame}/")
+            and not _attempt_off(one).endswith("/0")
+            for who, one, phase in self.compiling
+        )
+
+    def _break_idle(self, mine: Column) -> int | None:
+        """Idle between the ops of each of these calls and those of the next graph of its thread.
+
+        None where no call has both.
+        """
         calls = np.flatnonzero(mine & (self.last > 0))
         after = self.found.next_of(calls)
         known = (after >= 0) & (self.first[after] > 0)
+        if not known.any():
+            return None
         begin, end = self.last[calls[known]], self.first[after[known]]
         open_gap = end > begin
         ops = self.attribution.trace.ops
         device = np.unique(ops.device[self.op[mine[self.op_call]]]) if ops is not None else calls
         gaps = begin[open_gap], end[open_gap]
-        return _idle_inside(self.attribution, device, *gaps, self.compiling)
+        return _idle_inside(self.attribution, device, *gaps)
 
     def _resume_line(self, mine: Column) -> str | None:
         """The line of a break told by the frame that resumes after it, where frames are loaded."""
         return self.found.resume_line(self.attribution.trace, np.flatnonzero(mine))
 
     def _compile_ns(self, process: int, identity: str, phase: str) -> int | None:
-        """Time compiling inside the window: by nvprobe's ranges, else by torch's account."""
+        """Time compiling inside the window: by ranges of nvprobe or torch, else torch's account."""
         trace = self.attribution.trace
         spans = self.compiling.get((process, identity, phase), [])
         if not spans and self.sidecar is not None:
@@ -269,20 +298,26 @@ Spans = dict[tuple[int, str, str], list[tuple[int, int]]]
 
 
 def _compile_ranges(attribution: Attribution) -> Spans:
-    """Spans of nvprobe's ``compile <id>`` ranges by (process, id, phase)."""
-    ranges = attribution.trace.ranges
+    """Spans of nvprobe's ``compile <id>`` ranges by (process, id, phase), else of torch's."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
     if ranges is None:
         return {}
-    out: Spans = {}
+    own: Spans = {}
+    torch: Spans = {}
     used = np.unique(ranges.name[ranges.name >= 0])
     for name, text in zip(used.tolist(), attribution.trace.texts(used), strict=True):
-        match = _COMPILE.match(text or "")
+        match = _COMPILE.match(text or "") or _TORCH_COMPILE.match(text or "")
         if not match or match["what"] == "cudagraph":
             continue
+        noted = match.re is _TORCH_COMPILE
+        phase = "bwd" if match["what"] in ("bwd", "backward") else "fwd"
         for row in np.flatnonzero(ranges.name == name).tolist():
-            key = (int(ranges.process[row]), match["id"], match["what"] or "fwd")
-            out.setdefault(key, []).append((int(ranges.start[row]), int(attribution.tree.end[row])))
-    return out
+            span = int(tree.parent[row]) if noted else row
+            if span >= 0:
+                key = (int(ranges.process[row]), match["id"], phase)
+                edges = int(ranges.start[span]), int(tree.end[span])
+                (torch if noted else own).setdefault(key, []).append(edges)
+    return own or torch
 
 
 def _break_text(breaks: Sequence[GraphBreak]) -> tuple[str | None, str | None]:
@@ -311,17 +346,17 @@ def _sum_known(values: Column) -> int | None:
     return int(known.sum()) if len(known) else None
 
 
-def _idle_inside(
-    attribution: Attribution, device: Column, begin: Column, end: Column, compiling: Spans
-) -> int:
+def _idle_inside(attribution: Attribution, device: Column, begin: Column, end: Column) -> int:
     """Length of the gaps in which none of the devices works and nothing is being compiled."""
-    ops, sidecar = attribution.trace.ops, attribution.trace.sidecar
+    ops, ranges = attribution.trace.ops, attribution.trace.ranges
     assert ops is not None
-    spans = [span for many in compiling.values() for span in many]
-    spans += [(one.start, one.end) for one in sidecar.compile_spans] if sidecar is not None else []
+    assert ranges is not None
+    sidecar, rows = attribution.trace.sidecar, compiling(attribution)
+    spans = [(one.start, one.end) for one in sidecar.compile_spans] if sidecar is not None else []
+    told = np.array(spans, np.int64).reshape(-1, 2)
     busy = attribution.valid & np.isin(ops.device, device)
-    starts = np.append(ops.start[busy], np.array([span[0] for span in spans], np.int64))
-    ends = np.append(ops.end[busy], np.array([span[1] for span in spans], np.int64))
+    starts = np.concatenate([ops.start[busy], ranges.start[rows], told[:, 0]])
+    ends = np.concatenate([ops.end[busy], attribution.tree.end[rows], told[:, 1]])
     _, start, finish = merged(np.zeros(len(starts), np.int64), starts, ends)
     inside = _length_before(start, finish, end) - _length_before(start, finish, begin)
     return int((end - begin - inside).sum())

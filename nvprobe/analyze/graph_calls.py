@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nvprobe.analyze.waiting.rules import RangeRole, range_roles
 from nvprobe.attribute.model import Attribution
 from nvprobe.attribute.nesting import Nesting, nest
 from nvprobe.trace import NO_ROW, Column, Trace
 
-__all__ = ["GraphCalls", "Key", "find_graph_calls", "ops_of_calls"]
+__all__ = ["GraphCalls", "Key", "compiling", "find_graph_calls", "ops_of_calls"]
 
 _OWN = re.compile(r"^graph (?P<id>\S+) (?P<phase>fwd|bwd)$")
 _FX = re.compile(r"^## Call CompiledFxGraph (?P<key>\S+) ##$")
@@ -41,12 +42,17 @@ class GraphCalls:
     length: Column
     """Host time of the graph's own code."""
     around: Column
-    """Host time of what wraps it (region, autograd node) beyond that; -1 where not labelled."""
+    """Host time of what wraps it (region, autograd node) beyond that, but for other graphs, their
+    look-ups and compilations inside; -1 where not labelled."""
     guards: Column
     """Host time of the look-up before it; -1 where not labelled."""
     nesting: Nesting
     parent: Column
     """int64 range around the call (around its region), -1."""
+    begin: Column
+    """Start of the call (of its region)."""
+    finish: Column
+    """End of the call (of its region)."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -57,13 +63,17 @@ class GraphCalls:
         return np.where(position >= 0, self.nesting.row[position], NO_ROW)
 
     def next_of(self, calls: Column) -> Column:
-        """The next call of another graph on the same thread and within the same range, -1."""
+        """The next call of another graph on the same thread and within the same range, -1.
+
+        After a break that is inside the region of the graph that broke.
+        """
         thread = np.searchsorted(self.nesting.first, _place(self.nesting, calls), side="right")
         after = calls + 1
         inside = after < len(self)
         after = np.where(inside, after, 0)
         other = np.searchsorted(self.nesting.first, _place(self.nesting, after), side="right")
-        same = inside & (thread == other) & (self.parent[after] == self.parent[calls])
+        nested = self.begin[after] < self.finish[calls]
+        same = inside & (thread == other) & (nested | (self.parent[after] == self.parent[calls]))
         return np.where(same & (self.key[after] != self.key[calls]), after, NO_ROW)
 
     def resume_line(self, trace: Trace, calls: Column) -> str | None:
@@ -200,7 +210,7 @@ def _table(
     if trace.ranges is None or not len(rows):
         empty = np.empty(0, np.int64)
         nothing = nest(empty, empty, empty, len(trace.threads))
-        return GraphCalls([], empty, empty, empty, empty, empty, nothing, empty)
+        return GraphCalls([], empty, empty, empty, empty, empty, nothing, empty, empty, empty)
     start, thread = trace.ranges.start, trace.ranges.thread
     order = np.lexsort((start[rows], thread[rows]))
     rows, wrapper = rows[order], wrapper[order]
@@ -211,7 +221,9 @@ def _table(
     code = {key: at for at, key in enumerate(distinct)}
     length = end[rows] - start[rows]
     outside = np.where(wrapper >= 0, end[wrapper] - start[wrapper] - length, _UNKNOWN)
+    outside -= _not_its_own(attribution, texts, wrapper)
     alone = (wrapper == rows) | (wrapper < 0)
+    outer = np.where(wrapper >= 0, wrapper, rows)
     return GraphCalls(
         keys=distinct,
         row=rows,
@@ -220,8 +232,35 @@ def _table(
         around=np.where(alone, _UNKNOWN, outside),
         guards=_guards(attribution, texts, rows, wrapper),
         nesting=nest(thread[rows], start[rows], end[rows], len(trace.threads)),
-        parent=attribution.tree.parent[np.where(wrapper >= 0, wrapper, rows)],
+        parent=attribution.tree.parent[outer],
+        begin=start[outer],
+        finish=end[outer],
     )
+
+
+def _not_its_own(attribution: Attribution, texts: _Texts, wrapper: Column) -> Column:
+    """Length of what belongs to other graphs inside each call's wrapper, 0 without one.
+
+    A graph that resumes after a break runs, and is compiled, inside the region of the one before.
+    """
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    assert ranges is not None
+    others = texts.rows(_REGION, _BACKWARD, _LOOKUP)
+    others = np.union1d(others, compiling(attribution))
+    above = tree.parent[others]
+    inside = np.full(len(others), NO_ROW, np.int64)
+    inside[above >= 0] = _nearest(attribution, above[above >= 0], others)
+    spent = np.zeros(len(tree.parent), np.int64)
+    length = tree.end[others] - ranges.start[others]
+    np.add.at(spent, inside[inside >= 0], length[inside >= 0])
+    return np.where(wrapper >= 0, spent[wrapper], 0)
+
+
+def compiling(attribution: Attribution) -> Column:
+    """Rows of the ranges that say that something is being compiled."""
+    paths, tree = attribution.paths, attribution.tree
+    compiles = range_roles(attribution.names.names) == RangeRole.COMPILATION
+    return np.flatnonzero((tree.path >= 0) & compiles[paths.name[tree.path]])
 
 
 def _guards(attribution: Attribution, texts: _Texts, rows: Column, wrapper: Column) -> Column:

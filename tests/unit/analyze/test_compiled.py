@@ -140,6 +140,53 @@ def test_a_resuming_frame_tells_the_line_of_a_break(tmp_path: Path) -> None:
     assert found["0/0", "fwd"].break_reason is None
 
 
+def nested(*compilations: dict[str, Any]) -> list[Any]:
+    """The graph that resumes runs inside the region of the one that broke, as torch does it."""
+    return [
+        host("cpu_op", "Torch-Compiled Region: 0/1", 100, 300),
+        host("cpu_op", "CompiledFunction", 102, 30, **{"Sequence number": 11, "Fwd thread id": 0}),
+        host("user_annotation", "## Call CompiledFxGraph fa ##", 104, 20),
+        *launch(106, 1, "triton_poi_0", 110, 10),
+        *compilations,
+        *graph("1/1", "fb", 330, 12),
+        *launch(336, 2, "triton_poi_1", 360, 10),
+        host("python_function", "net.py(23): torch_dynamo_resume_in_forward_at_22", 140, 250),
+    ]
+
+
+def test_a_graph_that_resumes_inside_the_one_that_broke(tmp_path: Path) -> None:
+    broken, after = graphs(tmp_path, nested()).values()
+    assert (broken.id, broken.break_source) == ("0/1", "net.py:22 forward")
+    assert broken.break_idle_ns == 240_000
+    # The region less its own graph, less the other's region and look-up.
+    assert broken.dispatch_ns == 300_000 - 20_000 - 40_000 - 3_000
+    assert (after.break_source, after.dispatch_ns, after.guard_ns) == (None, 20_000, 3_000)
+    assert (broken.compile_ns, broken.recompiles) == (None, None)
+
+
+def test_compilations_that_torch_notes_itself(tmp_path: Path) -> None:
+    note = "entire_frame_compile_data: fn_name=_compile.compile_inner, compile_id={}"
+    compilations = [
+        host("cpu_op", "entire_frame_compile", 50, 40),
+        host("user_annotation", note.format("0/1"), 51, 1),
+        host("cpu_op", "entire_frame_compile", 150, 150),
+        host("user_annotation", note.format("1/1"), 152, 1),
+        host("cpu_op", "_compile.compile_inner (dynamo_timed)", 155, 140),
+    ]
+    broken, after = graphs(tmp_path, nested(*compilations)).values()
+    assert (broken.compile_ns, broken.recompiles) == (40_000, 1)
+    assert (after.compile_ns, after.recompiles) == (150_000, 1)
+    # Compiling is neither what the break costs nor how the region is dispatched.
+    assert broken.break_idle_ns == 240_000 - 150_000
+    assert broken.dispatch_ns == 300_000 - 20_000 - 40_000 - 3_000 - 150_000
+
+
+def test_a_break_without_work_on_the_gpu_has_no_idle_time(tmp_path: Path) -> None:
+    events = [event for event in nested() if event["cat"] not in ("kernel", "cuda_runtime")]
+    assert graphs(tmp_path, events)["0/1", "fwd"].break_source == "net.py:22 forward"
+    assert graphs(tmp_path, events)["0/1", "fwd"].break_idle_ns is None
+
+
 def test_ranges_of_nvprobe_win_over_labels(tmp_path: Path) -> None:
     own = host("user_annotation", "graph 7/0 fwd", 104.5, 15)
     found = graphs(tmp_path, [*EVENTS, own])
