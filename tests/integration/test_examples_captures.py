@@ -77,6 +77,12 @@ def test_the_planted_line_is_named(analyses: dict[str, Analysis], example: str) 
     assert any(f"{example}.py:{line}" in source for source in first.sources)
 
 
+def test_a_copy_is_held_at_a_line(analyses: dict[str, Analysis]) -> None:
+    [found] = analyses["03_pageable_copies"].findings or ()
+    line = "examples/03_pageable_copies.py:22"
+    assert found.title == f"Copies from pageable memory at {line} hold the host"
+
+
 @pytest.mark.parametrize("example", PLANTED)
 def test_the_measured_gain_lies_within_the_bound(
     analyses: dict[str, Analysis], example: str

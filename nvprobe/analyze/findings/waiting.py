@@ -175,10 +175,10 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(paths, by_path)
     labels = {_label(evidence, row) for row in syncs.sites.source[np.unique(syncs.site[rows])]}
     sources = tuple(sorted(label for label in labels if label))
-    where = sources[0] if len(sources) == 1 else named(paths, path)
+    where = f"at {sources[0]}" if len(sources) == 1 else f"in {named(paths, path)}"
     yield Finding(
         id="pageable_copy",
-        title=f"Copies from pageable memory in {where} hold the host",
+        title=f"Copies from pageable memory {where} hold the host",
         path=path,
         sources=sources,
         evidence={

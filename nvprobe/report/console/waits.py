@@ -21,6 +21,9 @@ __all__ = ["host", "idle", "overlap", "syncs"]
 
 _LINES = 8
 """Rows of each table; the JSON has all."""
+_NO_LINES = (
+    "lines are known with nvprobe launch --python-samples, or with_stack=True of torch.profiler"
+)
 _COMBINATIONS = 6
 """What ran beside what is told of so many; the JSON has all."""
 _WORDS = {
@@ -74,6 +77,8 @@ def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
         out.add_row(name, _WORDS[row.cause], time(row.ns), percent(row.ns, total), *seen)
     parts: list[RenderableType] = [out]
     parts += _more(len(rows) - _LINES, "more place", "--by, --json")
+    if not any(row.line for row in rows):
+        parts.append(Text(_NO_LINES, "dim"))
     if waits.sampled is not None:
         seen_in = count(waits.sampled.samples, "Python sample")
         note = f"lines of host time and launch calls are an estimate from {seen_in} in idle time"

@@ -67,6 +67,7 @@ def test_the_report_breaks_idle_time_down(demo: Analysis, by: str) -> None:
         "step": "step 4",
     }
     assert by == "cause" or wanted[by] in text.split("Idle: ")[1]
+    assert ("lines are known with nvprobe launch --python-samples" in text) == (by == "line")
     assert ("Idle in" in text) == (by in ("path", "step"))
 
 
