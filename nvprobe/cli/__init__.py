@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from nvprobe.cli.settings import Settings, default_map
+from nvprobe.cli.settings import Settings, default_map, name_variables
 from nvprobe.errors import NvprobeError
 from nvprobe.version import __version__
 
@@ -57,7 +57,14 @@ class LazyGroup(click.Group):
             return None
         command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
+        name_variables(command)
         return command
+
+    def all_commands(self) -> list[click.Command]:
+        """Every command, imported."""
+        context = click.Context(self)
+        found = (self.get_command(context, name) for name in COMMANDS)
+        return [command for command in found if command is not None]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing anything."""
@@ -78,7 +85,10 @@ def cli(ctx: click.Context) -> None:
     [tool.nvprobe] of pyproject.toml (as "depth = 3", or in a table named after the command) and in
     the environment (NVPROBE_ANALYZE_DEPTH=3).
     """
-    ctx.default_map = default_map(COMMANDS)
+    assert isinstance(cli, LazyGroup)
+    command = cli.get_command(ctx, str(ctx.invoked_subcommand))
+    if command is not None:
+        ctx.default_map = {str(command.name): default_map(command, cli.all_commands)}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,14 @@ import click
 
 from nvprobe.errors import UsageError
 
-__all__ = ["Settings", "common_options", "default_map", "output_options"]
+__all__ = [
+    "Settings",
+    "common_options",
+    "default_map",
+    "name_variables",
+    "options_of",
+    "output_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,18 +109,68 @@ _force = click.option(
 )
 
 
-def default_map(commands: Iterable[str]) -> dict[str, Any]:
-    """Defaults of all commands from ``[tool.nvprobe]`` of the nearest pyproject.toml."""
+def default_map(
+    command: click.Command, commands: Callable[[], list[click.Command]]
+) -> dict[str, Any]:
+    """Defaults of ``command`` by parameter, from ``[tool.nvprobe]`` of the nearest pyproject.toml.
+
+    Keys are options as they are typed, without the dashes in front. ``commands`` gives all
+    commands: asked where the table has what ``command`` does not take. Raises UsageError for a key
+    that no command takes, which is a slip of the pen.
+    """
     path = _pyproject(Path.cwd())
-    if path is None:
+    table = {} if path is None else _read_table(path)
+    if path is None or not table:
         return {}
-    table = _read_table(path)
+    name = str(command.name)
+    _check(path.name, table, {str(other.name): other for other in commands()})
     shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    own = {key: value for key, value in table.items() if isinstance(value, dict)}
-    unknown = sorted(set(own) - set(commands))
-    if unknown:
-        raise UsageError(f"{path.name}: [tool.nvprobe.{unknown[0]}] is not a command of nvprobe")
-    return {name: _named({**shared, **own.get(name, {})}) for name in commands}
+    known = options_of(command)
+    wanted = {_spelled(key): value for key, value in {**shared, **table.get(name, {})}.items()}
+    return {
+        str(known[flag].name): _value(known[flag], value)
+        for flag, value in wanted.items()
+        if flag in known
+    }
+
+
+def _check(file: str, table: dict[str, Any], commands: dict[str, click.Command]) -> None:
+    """UsageError for a command that is none, and for a key that is no option where it stands."""
+    for name, given in table.items():
+        own = isinstance(given, dict)
+        if own and name not in commands:
+            raise UsageError(f"{file}: [tool.nvprobe.{name}] is not a command of nvprobe")
+        takers = [commands[name]] if own else list(commands.values())
+        for key in given if own else [name]:
+            if not any(_spelled(key) in options_of(one) for one in takers):
+                section = f"tool.nvprobe.{name}" if own else "tool.nvprobe"
+                raise UsageError(f"{file}: [{section}] has {key!r}, which is no option there")
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command as they are typed, without the dashes: ``sync-lines``."""
+    return {
+        flag.removeprefix("--"): option
+        for option in command.params
+        if isinstance(option, click.Option)
+        for flag in option.opts
+        if flag.startswith("--")
+    }
+
+
+def name_variables(command: click.Command) -> None:
+    """Let each option be set by the variable of its name: ``--hide`` by NVPROBE_ANALYZE_HIDE."""
+    for flag, option in options_of(command).items():
+        option.envvar = f"NVPROBE_{command.name}_{flag}".replace("-", "_").upper()
+
+
+def _spelled(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _value(option: click.Option, value: Any) -> Any:
+    """A value as click takes it: of an option that may be repeated, a list."""
+    return [value] if option.multiple and not isinstance(value, list) else value
 
 
 def _pyproject(folder: Path) -> Path | None:
@@ -137,8 +194,3 @@ def _read_table(path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise UsageError(f"{path.name}: tool.nvprobe must be a table")
     return table
-
-
-def _named(options: dict[str, Any]) -> dict[str, Any]:
-    """Option names as click knows them: ``sync-lines`` is ``sync_lines``."""
-    return {key.replace("-", "_"): value for key, value in options.items()}

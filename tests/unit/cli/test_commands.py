@@ -115,6 +115,54 @@ def test_settings_come_from_pyproject_and_environment(capsys, tmp_path, monkeypa
     assert "nonsense" in err
 
 
+@pytest.mark.parametrize(
+    ("table", "variable", "typed"),
+    [
+        (
+            'hide = ["operator", "module"]',
+            "operator module",
+            ["--hide", "operator", "--hide", "module"],
+        ),
+        ('hide = "module"', "module", ["--hide", "module"]),
+        ('kind = "phase"', "phase", ["--kind", "phase"]),
+        ('filter = "fc2"', "fc2", ["--filter", "fc2"]),
+        ("process = 445", "445", ["--process", "445"]),
+        ('range = "step/forward"', "step/forward", ["--range", "step/forward"]),
+        ('steps = "5:6"', "5:6", ["--steps", "5:6"]),
+        ('domain = ["CCCL"]', "CCCL", ["--domain", "CCCL"]),
+    ],
+)
+def test_every_option_can_be_set_by_its_name(capsys, tmp_path, monkeypatch, table, variable, typed):
+    monkeypatch.chdir(tmp_path)
+    plain, expected = run(capsys, "demo"), run(capsys, "demo", *typed)
+    assert expected != plain
+    for section in ("tool.nvprobe", "tool.nvprobe.demo"):
+        (tmp_path / "pyproject.toml").write_text(f"[{section}]\n{table}\n")
+        assert run(capsys, "demo") == expected
+    (tmp_path / "pyproject.toml").unlink()
+    monkeypatch.setenv(f"NVPROBE_DEMO_{table.split()[0].upper()}", variable)
+    assert run(capsys, "demo") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("[tool.nvprobe]\ndepht = 2\n", "depht"),
+        ("[tool.nvprobe.analyze]\nbackend = 'nsys'\n", "backend"),
+        ("[tool.nvprobe.demo]\nindex = 'x'\n", "index"),
+    ],
+)
+def test_a_slip_in_the_settings_is_told(capsys, tmp_path, monkeypatch, text, wrong):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(text)
+    code, _, err = run(capsys, "demo")
+    assert code == 2
+    assert wrong in err
+    assert "pyproject.toml" in err
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe]\nbackend = 'nsys'\n")
+    assert run(capsys, "demo")[0] == 0, "an option of another command may be shared"
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m nvprobe demo --json | head -n 1"
     done = subprocess.run(
