@@ -22,6 +22,7 @@ from nvprobe.report.console.format import (
     size,
     time,
 )
+from nvprobe.report.console.graphs import compiled
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView, visible_tree
 from nvprobe.trace import Clock
@@ -303,6 +304,7 @@ SECTIONS = (
     waits.idle,
     waits.syncs,
     waits.host,
+    compiled,
     kernels,
     copies,
     waits.overlap,
