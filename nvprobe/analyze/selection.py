@@ -203,11 +203,13 @@ class _Sieve:
         return keep & self._inside(self.whole.owner) if self.patterns else keep
 
     def calls(self) -> Column:
-        """Bool per call: it begins inside."""
+        """Bool per call: it begins inside, and nothing says that it was for another device."""
         calls = self.trace.calls
         assert calls is not None
         keep = self._in_window(calls.process, calls.start, calls.start)
         keep &= _among(self.processes, calls.process) & _among(self.threads, calls.thread)
+        if self.devices is not None:
+            keep &= ~_for_others(self.whole, self.devices)
         if self.patterns:
             rows = np.flatnonzero(keep)
             keep[rows] = self._inside(self.whole.open.at(calls.thread[rows], calls.start[rows]))
@@ -341,6 +343,29 @@ def _rows(option: str, wanted: tuple[int, ...], known: Column) -> Column | None:
         some = ", ".join(map(str, sorted(set(known.tolist()))[:8]))
         raise UsageError(f"{option} {unknown[0]}: not in the capture, which has {some or 'none'}")
     return np.flatnonzero(np.isin(known, np.array(wanted)))
+
+
+def _for_others(whole: Attribution, devices: Column) -> Column:
+    """Bool per call: its ops, what it waits for or all that its process runs is of others."""
+    calls, ops, syncs = whole.trace.calls, whole.trace.ops, whole.trace.syncs
+    assert calls is not None
+    if ops is None:
+        return np.zeros(len(calls), bool)
+    here = np.isin(ops.device, devices)
+    processes = len(whole.trace.processes)
+    used = np.bincount(ops.process, minlength=processes) > 0
+    ours = np.bincount(ops.process[here], minlength=processes) > 0
+    out: Column = (used & ~ours)[calls.process]
+    out[whole.call[~here & (whole.call != NO_ROW)]] = True
+    if syncs is not None:
+        other = syncs.take(~np.isin(syncs.device, devices) & (syncs.device >= 0))
+        known = calls.correlation > 0
+        out[known] |= np.isin(
+            calls.correlation[known] * processes + calls.process[known],
+            other.correlation * processes + other.process,
+        )
+    out[whole.call[here & (whole.call != NO_ROW)]] = False
+    return out
 
 
 def _among(rows: Column | None, values: Column) -> Column:

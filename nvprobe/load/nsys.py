@@ -39,6 +39,7 @@ from nvprobe.load.nsys_identities import Gpus, People
 from nvprobe.load.nsys_names import Names
 from nvprobe.load.nsys_nvtx import Annotations, read_annotations
 from nvprobe.load.nsys_ops import (
+    by_context,
     read_calls,
     read_geometry,
     read_graph_nodes,
@@ -88,6 +89,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
     calls = read_calls(frames, people, names)
     libraries = read_library_calls(frames, people, names)
     geometry = read_geometry(frames)  # before the ops, which let go of the kernels
+    ops = read_ops(frames, people, gpus, names)
     diagnostics = _diagnostics(tables.read("DIAGNOSTIC_EVENT"))
     trace = Trace(
         strings=strings,
@@ -97,17 +99,17 @@ def assemble(tables: Tables, source: Source) -> Trace:
         devices=Devices(id=gpus.ids, name=pool.rows(gpus.names), **gpus.limits),
         calls=calls,
         callchains=read_callchains(frames, names, CALLCHAINS),
-        ops=read_ops(frames, people, gpus, names),
+        ops=ops,
         geometry=geometry,
         ranges=_joined_ranges(noted.ranges, libraries),
         spans=noted.spans,
         marks=noted.marks,
-        syncs=read_syncs(frames, people, gpus),
+        syncs=by_context(read_syncs(frames, people, gpus), ops),
         graph_nodes=read_graph_nodes(frames, people),
         overheads=read_overheads(frames, people, names),
         memory=read_memory(frames, people, gpus, calls),
         counters=counters_of(generic, gpus, pool) or read_counters(frames, gpus, names, tables),
-        cuda_events=read_cuda_events(frames, people, gpus),
+        cuda_events=by_context(read_cuda_events(frames, people, gpus), ops),
         os_calls=read_os_calls(frames, people, names),
         os_stacks=read_callchains(frames, names, OS_STACKS),
         samples=read_samples(frames, people),

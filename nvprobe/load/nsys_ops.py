@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TypeVar
+
 import numpy as np
 
 from nvprobe.load.nsys_frames import CALLS, KERNELS, OVERHEADS, SYNCS, UNKNOWN, Frames, possible
@@ -12,6 +15,7 @@ from nvprobe.trace import (
     NO_NAME,
     Calls,
     Column,
+    CudaEvents,
     Geometry,
     GraphNodes,
     OpKind,
@@ -26,8 +30,11 @@ __all__ = [
     "read_graph_nodes",
     "read_ops",
     "read_overheads",
+    "by_context",
     "read_syncs",
 ]
+
+Located = TypeVar("Located", Syncs, CudaEvents)
 
 _KINDS = {
     KERNELS: OpKind.KERNEL,
@@ -156,6 +163,28 @@ def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
     if chains is not None and not bool((chains >= 0).any()):
         columns["callchain"] = None
     return Calls(**columns)  # type: ignore[arg-type]
+
+
+def by_context(records: Located | None, ops: Ops | None) -> Located | None:
+    """Records on the device on which their context runs ops, where any are known of it.
+
+    A context belongs to one device. Synchronisations and events of a process that runs on the
+    second GPU alone say device 0 all the same [2026.2_two_gpus].
+    """
+    if records is None or ops is None or not len(ops):
+        return records
+    if (ops.device == ops.device[0]).all() and (records.device == ops.device[0]).all():
+        return records
+    contexts, first = np.unique(_context(ops), return_index=True)
+    asked = _context(records)
+    at = np.minimum(np.searchsorted(contexts, asked), len(contexts) - 1)
+    known = contexts[at] == asked
+    device = np.where(known, ops.device[first[at]], records.device)
+    return dataclasses.replace(records, device=device.astype(np.int32))
+
+
+def _context(table: Ops | Syncs | CudaEvents) -> Column:
+    return table.process.astype(np.int64) << 40 | (table.context & ((1 << 40) - 1))
 
 
 def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs | None:

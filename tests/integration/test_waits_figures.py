@@ -125,3 +125,11 @@ def test_every_breakdown_adds_up(file: Path) -> None:
     for breakdown in ("by_path", "by_device", "by_step", "by_stream", "by_line"):
         assert sum(row["ns"] for row in idle[breakdown]) == idle["total_ns"], breakdown
     assert sum(idle["unknown"].values()) == idle["causes"]["unknown"]
+
+
+def test_a_wait_is_for_the_gpu_of_its_context() -> None:
+    """The records of the second process say device 0, though it runs on GPU 1 alone."""
+    [site] = shown("nsys/public/2026.2_two_gpus.sqlite")["syncs"]
+    awaited = site["device"], site["stream"], site["awaited_op"]
+    assert awaited == (1, 15, "Memcpy HtoD")
+    assert (site["count"], site["busy_ns"]) == (30, 288_657_038)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvprobe.analyze import analyze
+from nvprobe.analyze.records import lost_launches
 from nvprobe.analyze.selection import Selection, select
 from nvprobe.attribute import attribute
 from nvprobe.attribute.ledger import ledger
@@ -310,3 +311,21 @@ def test_what_lies_outside_hides_communication(corpus: Path) -> None:
     assert int(table.exposed_ns[mine].sum()) < int(table.gpu_ns[mine].sum())
     assert int(part.waits.collectives.exposed_ns.sum()) == int(table.exposed_ns[mine].sum())
     assert part.waits.exposed_comm_ns == int(table.exposed_ns[mine].sum())
+
+
+def test_calls_for_another_device_are_no_lost_launches(corpus: Path) -> None:
+    trace = load(corpus / "nsys/public/2026.2_two_gpus.sqlite")
+    whole = analyze(attribute(trace))
+    assert whole.waits is not None
+    lost = waited = wait_ns = 0
+    for row in range(2):
+        part = analyze(select(trace, Selection(devices=(int(trace.devices.id[row]),))))
+        assert part.waits is not None
+        assert part.devices.idle_ns.tolist() == [int(whole.devices.idle_ns[row])]
+        assert not part.verdict.startswith("unclear")
+        lost += len(lost_launches(part.attribution))
+        waited += int(part.waits.syncs.sites.count.sum())
+        wait_ns += int(part.waits.syncs.sites.wait_ns.sum())
+    assert lost == len(lost_launches(attribute(trace))) == 3
+    assert waited == int(whole.waits.syncs.sites.count.sum())
+    assert wait_ns == int(whole.waits.syncs.sites.wait_ns.sum())

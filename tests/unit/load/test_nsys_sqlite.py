@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
 from nvprobe.load import load
+from nvprobe.load.nsys_ops import by_context
 from nvprobe.load.nsys_sqlite import SqliteTables
-from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN
+from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN, Ops, Syncs
 from tests.unit.load.exports import (
     DDL,
     PROCESS,
@@ -570,3 +571,18 @@ def test_more_than_two_gigabytes_of_names_are_cut(monkeypatch: pytest.MonkeyPatc
     assert [None if r < 0 else strings_[r].as_py() for r in pool.rows(handle).tolist()] == [
         "x" * 200, None, "y",
     ]  # fmt: skip
+
+
+def test_records_lie_on_the_device_of_their_context() -> None:
+    zero, ids = np.zeros(3, np.int64), np.arange(3)
+    columns = {name: np.zeros(2, values.dtype) for name, values in Ops.empty().columns().items()}
+    told = {"process": ids[:2], "context": np.ones(2, np.int64), "device": ids[:2]}
+    ops = Ops(**{**columns, **told})
+    syncs = Syncs(
+        process=np.array([0, 1, 2]), device=zero, context=np.array([1, 1, 1]), stream=ids,
+        correlation=ids, start=ids, end=ids, event=ids,
+    )  # fmt: skip
+    found = by_context(syncs, ops)
+    assert found is not None
+    assert found.device.tolist() == [0, 1, 0]
+    assert by_context(syncs, None) is syncs
