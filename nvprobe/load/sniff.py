@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from enum import Enum
 from pathlib import Path
 
@@ -20,6 +21,9 @@ _GZIP = b"\x1f\x8b"
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _TRACE_NAME = re.compile(r"^(?!\.).*(?:trace|rank[._-]?\d|worker[._-]?\d).*\.json(?:\.gz)?$")
 """Names that torch, tensorboard, HTA and nvprobe give to traces."""
+_JSON_NAME = re.compile(r"^(?!\.).*\.json(?:\.gz)?$")
+_BEGINNING = 1 << 16
+_TRACE_BEGINNING = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -109,7 +113,24 @@ def _folder(path: Path) -> Format:
 
 
 def trace_files(folder: Path) -> list[Path]:
-    """The torch traces of a folder by their names; one that is there packed too counts once."""
-    named = [file for file in sorted(folder.iterdir()) if _TRACE_NAME.search(file.name.lower())]
-    packed = {file.name.lower() for file in named}
-    return [file for file in named if f"{file.name.lower()}.gz" not in packed and file.is_file()]
+    """The torch traces of a folder; one that is there packed too counts once.
+
+    By names that traces have, else any JSON; what does not begin as a trace is none (execution
+    traces lie beside them), unless all that is named as one begins otherwise: it may be damaged.
+    """
+    files = [file for file in sorted(folder.iterdir()) if _JSON_NAME.search(file.name.lower())]
+    named = [file for file in files if _TRACE_NAME.search(file.name.lower())]
+    found = [file for file in named or files if file.is_file() and _begins_as_trace(file)] or named
+    packed = {file.name.lower() for file in found}
+    return [file for file in found if f"{file.name.lower()}.gz" not in packed and file.is_file()]
+
+
+def _begins_as_trace(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_BEGINNING)
+        if head.startswith(_GZIP):
+            head = zlib.decompressobj(wbits=31).decompress(head, _BEGINNING)
+    except (OSError, zlib.error):
+        return False
+    return _TRACE_BEGINNING.search(head) is not None

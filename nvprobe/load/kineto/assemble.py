@@ -381,7 +381,7 @@ class _Assembly:
         if not self.collector.frames_seen:
             why = "the trace has no Python frames"
             out.append(Missing("source lines and modules", why, "profile with with_stack=True"))
-        if not rows["syncs"]:
+        if rows["ops"] and not rows["syncs"]:
             why = "the trace has no cuda_sync rows"
             how = "profile with _ExperimentalConfig(enable_cuda_sync_events=True)"
             out.append(Missing("awaited streams", why, how))

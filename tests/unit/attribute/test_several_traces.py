@@ -174,6 +174,26 @@ def test_a_folder_of_traces(tmp_path: Path) -> None:
     assert [source.file for source in trace.sources] == [name.format(1), f"{name.format(2)}.gz"]
 
 
+def test_traces_of_any_name_are_found_in_a_folder(tmp_path: Path) -> None:
+    """By what they begin with; an execution trace or settings beside them are none."""
+    _write(tmp_path / "before.json", step=1)
+    packed = json.dumps(_trace(step=2, at_us=5_000_000)).encode()
+    (tmp_path / "later.json.gz").write_bytes(gzip.compress(packed))
+    (tmp_path / "settings.json").write_text('{"lr": 1}')
+    (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8bno")
+    trace = load(tmp_path)
+    assert [source.file for source in trace.sources] == ["before.json", "later.json.gz"]
+    _write(tmp_path / "rank0.json")
+    (tmp_path / "execution_trace_rank0.json").write_text('{"schema": "1.1", "nodes": []}')
+    assert [source.file for source in load(tmp_path).sources] == ["rank0.json"]
+
+
+def test_a_damaged_trace_alone_in_a_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text("{")
+    with pytest.raises(InputError, match=r"^rank0\.json: no events"):
+        load(tmp_path)
+
+
 def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
     for rank in (3, 1, 2):
         _write(tmp_path / f"rank-{rank}.json", pid=rank, rank=rank)
