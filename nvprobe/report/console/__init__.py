@@ -13,9 +13,17 @@ from nvprobe.report.console.view import SORTS, TreeView
 __all__ = ["SORTS", "TreeView", "console_for", "print_report"]
 
 
+class _Plain(Console):
+    """A console that leaves it to the command what a reader that has gone away means."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here, with exit code 1."""
+        raise BrokenPipeError
+
+
 def console_for(file: TextIO, width: int | None = None) -> Console:
     """A console that writes no markup, no emoji and no highlighting of its own into texts."""
-    return Console(
+    return _Plain(
         file=file, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )
 
