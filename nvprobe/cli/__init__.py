@@ -7,6 +7,7 @@ inside a command the stages (load, attribute, analyze, report) are imported in t
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -94,6 +95,9 @@ def cli(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0, 1 error, 2 usage, 3 a gate failed, 130 interrupted."""
     settings = Settings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # of an old locale: rather a ? than no report
+            stream.reconfigure(errors="replace")
     sys.exit(_run(settings, arguments))
 
 

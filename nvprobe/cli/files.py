@@ -18,9 +18,12 @@ _LONGEST_PATH = 4096
 
 
 def deliver(settings: Settings, text: str, next_command: str | None = None) -> None:
-    """Print ``text``, or write it where ``--output`` says and tell so with what to do next."""
+    """Print ``text``, or write it where ``--output`` says and tell so with what to do next.
+
+    JSON is UTF-8 whatever the terminal takes.
+    """
     if settings.output is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        click.echo(text.encode() if settings.as_json else text, nl=not text.endswith("\n"))
         return
     write_file(settings, settings.output, lambda path: _write_text(path, text))
     if next_command:

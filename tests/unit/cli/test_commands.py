@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -173,6 +174,20 @@ def test_a_reader_that_leaves_early_is_no_error(option, line):
     assert done.stdout.startswith(line)
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_terminal_of_an_old_locale_gets_a_report():
+    def demo(*options: str) -> bytes:
+        return subprocess.run(
+            [sys.executable, "-m", "nvprobe", "demo", *options],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            check=True,
+        ).stdout
+
+    assert demo("--rows=3").startswith(b"h200_eager.sqlite ? nsys")
+    assert "\u2192" not in demo("--rows=3").decode("ascii")
+    assert json.loads(demo("--json").decode())["ledger"]["ops"] == 668
 
 
 def test_nothing_appears_beside_the_input(capsys):
