@@ -156,7 +156,7 @@ def convolutions_without_work(attribution: Attribution, shapes: RangeShapes) -> 
     trace, paths = attribution.trace, attribution.paths
     if trace.ranges is None:
         return 0
-    names = attribution.names.names
+    names = _without_overload(attribution.names.names)
     named = pc.is_in(names, pa.array(list(CONVOLUTIONS))).to_numpy(zero_copy_only=False)
     path = attribution.tree.path
     if not named.any():
@@ -172,7 +172,7 @@ def _known_work(attribution: Attribution, shapes: RangeShapes) -> _Known | None:
     trace = attribution.trace
     if trace.ranges is None or not len(trace.ranges):
         return None
-    names = attribution.names.names
+    names = _without_overload(attribution.names.names)
     wanted = pc.is_in(names, pa.array(list(FORMULAS))).to_numpy(zero_copy_only=False)
     path = attribution.tree.path
     clean = np.where(path >= 0, attribution.paths.name[path], 0)
@@ -188,6 +188,11 @@ def _known_work(attribution: Attribution, shapes: RangeShapes) -> _Known | None:
     return _Known(rows[good], place, flops[good], elements[good], size[good])
 
 
+def _without_overload(names: pa.StringArray) -> pa.StringArray:
+    """``aten::add.Tensor`` (``capture_overload_names=True``) is ``aten::add``."""
+    return pc.replace_substring_regex(names, r"^(aten::\w+)\.\w+$", r"\1")
+
+
 def _recorded(
     trace: Trace, shapes: RangeShapes, wanted: Column
 ) -> tuple[Column, Column, Column, Column]:
@@ -195,16 +200,15 @@ def _recorded(
 
     Shapes are rows of ``shapes.texts``, the others of the trace's strings.
     """
-    operators = trace.operators
-    if operators is None or not len(operators):
-        rows = np.flatnonzero(wanted)
-        nothing = np.full(len(rows), NO_NAME)
-        return rows, shapes.code[rows], nothing, nothing
-    operators = operators.take(wanted[operators.range])
-    arguments = operators.arguments
-    if arguments is None:
-        arguments = np.full(len(operators), NO_NAME)
-    return operators.range, shapes.code[operators.range], operators.types, arguments
+    rows = np.flatnonzero(wanted)
+    types, arguments = np.full((2, len(rows)), NO_NAME)
+    if trace.operators is not None:
+        table = trace.operators.take(wanted[trace.operators.range])
+        at = np.searchsorted(rows, table.range)
+        types[at] = table.types
+        if table.arguments is not None:
+            arguments[at] = table.arguments
+    return rows, shapes.code[rows], types, arguments
 
 
 def _computed(

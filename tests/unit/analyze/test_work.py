@@ -115,7 +115,7 @@ def _ranges(analysis: Analysis) -> list[dict[str, Any]]:
     return found
 
 
-def _profiled_convolution(tmp_path: Path, **more: object) -> Analysis:
+def _profiled_convolution(tmp_path: Path, overload: str = "", **more: object) -> Analysis:
     """A torch trace of one convolution in one step, its kernel 1 ms long."""
     kernel = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16"
     inputs = {
@@ -127,7 +127,8 @@ def _profiled_convolution(tmp_path: Path, **more: object) -> Analysis:
         document(
             event("user_annotation", "ProfilerStep#1", "1000.000", "2000.000"),
             event("cpu_op", "aten::conv2d", "1001.000", "100.000"),
-            event("cpu_op", "aten::cudnn_convolution", "1002.000", "90.000", **inputs, **more),
+            event("cpu_op", f"aten::cudnn_convolution{overload}", "1002.000", "90.000", **inputs,
+                  **more),
             event("cuda_runtime", "cudaLaunchKernel", "1010.000", "5.000", correlation=4),
             event("kernel", kernel, "1020.000", "1000.000", device=0, stream=7, correlation=4),
             deviceProperties=[{"id": 0, "name": "H200", "numSms": 132, "computeMajor": 9,
@@ -149,6 +150,29 @@ def test_a_convolution_with_its_stride_has_work(tmp_path: Path) -> None:
     tf32 = 132 * 2048 * 1.98e9  # FLOP/s of an H200, by its name
     assert step["work"]["mfu"] == pytest.approx(flops / 1e-3 / tf32)
     assert "FLOPs of convolutions" not in [one.what for one in analysis.missing]
+
+
+def test_an_overload_is_its_operator(tmp_path: Path) -> None:
+    told = ["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False", "True"]
+    analysis = _profiled_convolution(tmp_path, ".Tensor", **{"Concrete Inputs": told})
+    (step,) = (row for row in _ranges(analysis) if row["path"] == "ProfilerStep")
+    assert step["work"]["flops"] == 2 * 8 * 28 * 28 * 128 * 64 * 3 * 3
+
+
+def test_an_operator_that_only_its_name_tells_has_work_beside_others(tmp_path: Path) -> None:
+    """As where emit_nvtx and a torch trace lie together: not all are in the operators table."""
+    mm = "aten::mm, op_id = 3, sizes = [[3, 5], [5, 7]]"
+    (tmp_path / "trace.json").write_text(
+        document(
+            event("user_annotation", mm, "1001.000", "10.000"),
+            event("cuda_runtime", "cudaLaunchKernel", "1002.000", "5.000", correlation=4),
+            event("cpu_op", "aten::add", "1020.000", "10.000", **{"Input Dims": [[3], [3]]}),
+            event("kernel", "gemm", "1030.000", "10.000", device=0, stream=7, correlation=4),
+        )
+    )
+    analysis = analyze(attribute(load(tmp_path / "trace.json")))
+    (row,) = (row for row in _ranges(analysis) if row["path"] == "aten::mm")
+    assert row["work"]["flops"] == 2 * 3 * 5 * 7
 
 
 def test_a_convolution_without_its_stride_has_none_and_the_report_says_so(tmp_path: Path) -> None:
