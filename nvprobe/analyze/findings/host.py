@@ -84,8 +84,12 @@ def _own_work(
     total = int(idle.sum())
     if total < PLAIN * evidence.window_ns:
         return
+    pauses = int(np.minimum(idle, _in_pauses(evidence, len(idle))).sum())
+    before = _before(evidence, path, _after_pauses(evidence)) if 2 * pauses >= total else ""
     yield _work(
-        evidence, path, f"The GPU waits for the host's own work in {_named(evidence, path)}",
+        evidence, path,
+        f"The GPU waits {duration(total // len(evidence.steady))} a step for the host's own work "
+        f"in {_named(evidence, path)}{before}",
         total, facts, np.flatnonzero(kernels),
     )  # fmt: skip
 
@@ -119,10 +123,7 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     if total < PLAIN * evidence.window_ns or 2 * len(paused) <= steps:
         return
     path, ops = common_path(evidence.attribution.paths, idle), _after_pauses(evidence)
-    spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
-    np.add.at(spent, evidence.attribution.owner[ops], 1)
-    following = common_path(evidence.attribution.paths, spent)
-    before = f", before {_named(evidence, following)}" if following not in (path, -1) else ""
+    before = _before(evidence, path, ops)
     operator = main_operator(evidence.attribution.paths, idle)
     doing = f"{operator} in" if operator else "the host's own work in"
     yield _work(
@@ -134,6 +135,14 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
          "steps": len(paused), "pauses": len(ops), "operator": operator},
         ops,
     )  # fmt: skip
+
+
+def _before(evidence: Evidence, path: int, ops: Column) -> str:
+    """``, before step/h2d``: where the ops are that ended the pauses; nothing for ``path``."""
+    spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
+    np.add.at(spent, evidence.attribution.owner[ops], 1)
+    following = common_path(evidence.attribution.paths, spent)
+    return f", before {_named(evidence, following)}" if following not in (path, -1) else ""
 
 
 def _work(

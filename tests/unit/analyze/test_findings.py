@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -461,3 +462,15 @@ def test_copies_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
         assert found.id == "pageable_copy"
         assert ("of their own already" in found.advice[1]) == own
         assert ("on a side stream" in found.advice[1]) != own
+
+
+def test_a_pause_among_few_launches_is_told_by_what_follows() -> None:
+    def body(scene: Scene) -> None:
+        scene.host(4 * MS)
+        scene.inside("h2d", lambda: _ignore(scene.upload(10 * US, pageable=False)))
+        scene.inside("forward", lambda: healthy(scene))
+
+    [found] = [one for one in analysis_of(loop(body)).findings or () if one.id == "host_work"]
+    words = "a step for the host's own work in step, before step/h2d"
+    # Of four steps: the pause of the first lies before the first op.
+    assert re.fullmatch(rf"The GPU waits [12]\.\d+ ms {words}", found.title)
