@@ -110,14 +110,15 @@ run_root: Callable[..., Any] | None = None
 
 _lock = threading.RLock()
 _originals: dict[type, FunctionType] = {}
-_wrapper_codes: set[CodeType] = set()
+_wrapper_codes: dict[int, CodeType] = {}
+"""By id: code that Dynamo has written may hold constants without a hash, and then has none."""
 _next_sequence: Callable[[], int] | None = None
 _local = threading.local()
 
 
 def is_wrapper(code: CodeType) -> bool:
     """Whether a frame's code is one of the wrappers made here."""
-    return code in _wrapper_codes
+    return id(code) in _wrapper_codes
 
 
 def thread_id() -> int:
@@ -277,7 +278,7 @@ def wrap_class(cls: type) -> type | None:
             owner.forward = wrapper  # type: ignore[attr-defined]
         except (AttributeError, TypeError):  # an immutable class
             return None
-        _wrapper_codes.add(wrapper.__code__)
+        _wrapper_codes[id(wrapper.__code__)] = wrapper.__code__
         places.hide(wrapper.__code__)
         _originals[owner] = original
     return owner
@@ -298,7 +299,7 @@ def unwrap_classes() -> None:
     with _lock:
         for owner, original in list(_originals.items()):
             current = owner.__dict__.get("forward")
-            if getattr(current, "__code__", None) in _wrapper_codes:
+            if id(getattr(current, "__code__", None)) in _wrapper_codes:
                 owner.forward = original  # type: ignore[attr-defined]
                 del _originals[owner]
 
