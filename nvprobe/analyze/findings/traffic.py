@@ -99,10 +99,13 @@ def exposed_communication(evidence: Evidence) -> Iterator[Finding]:
         saves_ns=(0, exposed),
         advice=(
             "start collectives asynchronously (async_op=True) on their own stream and wait where "
-            "the result is used",
-            "larger or smaller buckets; functional collectives under torch.compile",
+            "the result is used"
+            if shared
+            else "they have a stream of their own already: start them earlier, or wait for the "
+            "result later, with other compute between",
             "look at the other ranks too: a collective waits for the slowest of them, and then no "
             "network is at fault",
+            "larger or smaller buckets; functional collectives under torch.compile",
         ),
     )
 

@@ -474,3 +474,16 @@ def test_a_pause_among_few_launches_is_told_by_what_follows() -> None:
     words = "a step for the host's own work in step, before step/h2d"
     # Of four steps: the pause of the first lies before the first op.
     assert re.fullmatch(rf"The GPU waits [12]\.\d+ ms {words}", found.title)
+
+
+def test_collectives_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
+    def body(scene: Scene) -> None:
+        healthy(scene)
+        scene.wait_stream(20, 7)
+        scene.launch(ALL_REDUCE, 900 * US, stream=20)
+        scene.wait_stream(7, 20)
+
+    for scene, own in ((exposed_all_reduce, False), (body, True)):
+        [found] = analysis_of(loop(scene)).findings or ()
+        assert found.id == "exposed_communication"
+        assert ("of their own already" in found.advice[0]) == own
