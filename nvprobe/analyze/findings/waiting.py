@@ -28,6 +28,7 @@ SLOWEST_PINNED_BYTES_NS = 12.0
 LITTLE = 0.02
 MANY = 20
 """Without steps: done as often as this, it is done in a loop."""
+_SHOW_LINES = "see which line it is: nvprobe launch marks it, torch.cuda.set_sync_debug_mode('warn') prints it"
 _ALLOCATION = (
     r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
     r"(?:3D|Array|Managed|MipmappedArray|Pitch)*(?:_v\d+)?$"
@@ -98,9 +99,9 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             ("remove it from the loop; measure with CUDA events instead",)
             if explicit
             else (
+                *(() if source else (_SHOW_LINES,)),
                 "do not read the value every step: keep it on the device, or read it one step late",
                 "replace a data-dependent `if` by torch.where, nonzero by a mask",
-                "torch.cuda.set_sync_debug_mode('warn') shows every such line",
             )
         ),
     )

@@ -252,6 +252,10 @@ def test_the_line_of_a_sync_is_named() -> None:
     assert first.sources == ("train.py:31",)
     assert first.title.startswith("train.py:31")
     assert first.evidence["count"] == 24
+    unknown = (analysis_of(scene).findings or ())[0]
+    assert unknown.sources == ()
+    assert "nvprobe launch marks it" in unknown.advice[0]
+    assert unknown.advice[1:] == first.advice
 
 
 def _sidecar(**tables: object) -> Sidecar:
