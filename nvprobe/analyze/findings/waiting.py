@@ -28,7 +28,10 @@ SLOWEST_PINNED_BYTES_NS = 12.0
 LITTLE = 0.02
 MANY = 20
 """Without steps: done as often as this, it is done in a loop."""
-_SHOW_LINES = "see which line it is: nvprobe launch marks it, torch.cuda.set_sync_debug_mode('warn') prints it"
+_SHOW_LINES = (
+    "see which line it is: nvprobe launch marks it, and "
+    "torch.cuda.set_sync_debug_mode('warn') prints it"
+)
 _ALLOCATION = (
     r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
     r"(?:3D|Array|Managed|MipmappedArray|Pitch)*(?:_v\d+)?$"
