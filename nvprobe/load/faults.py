@@ -38,6 +38,11 @@ def shown(path: str | os.PathLike[str]) -> str:
     return printable(whole.name or whole.resolve().name or str(whole))
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 broken event``, ``1,204 broken events``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def unusable(path: str | os.PathLike[str], fault: str, remedy: str) -> InputError:
     """The error for a file that cannot be read: what is wrong with it and what to do."""
     return InputError(f"{shown(path)}: {fault}; {remedy}")

@@ -194,21 +194,21 @@ def test_a_broken_name_is_mended(tmp_path: Path, fault: Any, name: str) -> None:
     trace = load_kineto(write(tmp_path, fault(document(*EVENTS))))
     assert trace.text(trace.ranges.name[0]) == name
     assert len(trace.ops) == 2
-    assert any("mended 1 events" in warning for warning in trace.warnings)
+    assert any("mended 1 event with" in warning for warning in trace.warnings)
 
 
 def test_invalid_utf8_is_mended(tmp_path: Path) -> None:
     text = document(*EVENTS).encode().replace(b"step 3", b"step\xff 3", 1)
     trace = load_kineto(write(tmp_path, text))
     assert trace.text(trace.ranges.name[0]) == "step\ufffd 3"
-    assert any("mended 1 events" in warning for warning in trace.warnings)
+    assert any("mended 1 event with" in warning for warning in trace.warnings)
 
 
 def test_an_unreadable_event_is_lost_and_counted(tmp_path: Path) -> None:
     text = document(*EVENTS).replace('"ts": 1000010.750', '"ts": 10000,10.', 1)
     trace = load_kineto(write(tmp_path, text))
     assert trace.ops.kind.tolist() == [OpKind.MEMCPY]
-    assert "trace.json: lost 1 broken events that could not be read" in trace.warnings
+    assert "trace.json: lost 1 broken event that could not be read" in trace.warnings
     assert trace.sources[0].lost_events == 1
 
 
@@ -220,7 +220,7 @@ def test_an_event_without_its_beginning_is_lost_and_counted(tmp_path: Path, dama
     trace = load_kineto(write(tmp_path, text))
     assert trace.ops.kind.tolist() == [OpKind.MEMCPY]
     assert trace.sources[0].lost_events == 1
-    assert trace.warnings == ("trace.json: lost 1 broken events that could not be read",)
+    assert trace.warnings == ("trace.json: lost 1 broken event that could not be read",)
 
 
 def test_several_documents_in_one_file_lose_nothing(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_repeated_events_count_once(tmp_path: Path) -> None:
     assert (len(trace.ops), len(trace.calls), len(trace.operators)) == (2, 1, 1)
     assert trace.texts(trace.ranges.name) == ["step 3", "Linear_0", "aten::mm"]
     assert len(trace.frames) == 1
-    assert any("7 events stand in it twice" in warning for warning in trace.warnings)
+    assert any("7 repeated events counted once" in warning for warning in trace.warnings)
 
 
 def test_equal_ranges_are_no_repetition_by_themselves(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_equal_ranges_are_no_repetition_by_themselves(tmp_path: Path) -> None:
     again = [event("user_annotation", "one", "1000001.000", "1.000", **{"External id": 3})] * 2
     trace = load_kineto(write(tmp_path, document(*EVENTS, *again)))
     assert trace.texts(trace.ranges.name).count("one") == 1
-    assert any("1 events stand in it twice" in warning for warning in trace.warnings)
+    assert any("1 repeated event counted once" in warning for warning in trace.warnings)
 
 
 def test_events_of_unknown_categories_are_told(tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_events_of_unknown_categories_are_told(tmp_path: Path) -> None:
     pointing = event("cuda_event", "c", "1000001.000")
     trace = load_kineto(write(tmp_path, document(*EVENTS, *odd, pointing)))
     (told,) = trace.warnings
-    assert told.startswith("trace.json: 2 events of categories that nvprobe does not know")
-    assert told.endswith("((none), new_kind)")
+    assert told.startswith("trace.json: left out 2 events of categories that nvprobe does not know")
+    assert told.endswith("know ((none), new_kind)")
 
 
 def test_calls_of_other_accelerators_launch_kernels(tmp_path: Path) -> None:

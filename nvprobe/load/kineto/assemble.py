@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.load.faults import base_name, printable, shown
+from nvprobe.load.faults import base_name, counted, printable, shown
 from nvprobe.load.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.identities import (
@@ -161,7 +161,7 @@ class _Assembly:
             dropped += self._keep(kind, ~repeated(self.rows[kind], same))
         if dropped:
             self.notes.append(
-                f"{shown(self.path)}: {dropped} events stand in it twice; counted once"
+                f"{shown(self.path)}: {counted(dropped, 'repeated event')} counted once"
             )
 
     def _drop_untimed(self) -> None:
@@ -173,7 +173,8 @@ class _Assembly:
             dropped += self._keep(kind, possible)
         if dropped:
             self.notes.append(
-                f"{shown(self.path)}: {dropped} host events with impossible times are left out"
+                f"{shown(self.path)}: left out {counted(dropped, 'host event')} "
+                "with impossible times"
             )
 
     def _tell_unknown(self) -> None:
@@ -182,8 +183,8 @@ class _Assembly:
             names = ", ".join(printable(name, 40) for name in sorted(unknown)[:4])
             more = ", …" if len(unknown) > 4 else ""
             self.notes.append(
-                f"{shown(self.path)}: {sum(unknown.values())} events of categories that nvprobe "
-                f"does not know are left out ({names}{more})"
+                f"{shown(self.path)}: left out {counted(sum(unknown.values()), 'event')} of "
+                f"categories that nvprobe does not know ({names}{more})"
             )
 
     def _keep(self, kind: str, kept: Column) -> int:

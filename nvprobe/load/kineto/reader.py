@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from nvprobe.load.faults import counted
 from nvprobe.load.kineto.collect import Collector
 from nvprobe.load.kineto.events import Event, InexactTimes, TextEvent
 from nvprobe.load.kineto.salvage import salvage
@@ -35,10 +36,11 @@ class Damage:
         """What a user should know, one sentence each."""
         told = []
         if self.lost:
-            told.append(f"{file}: lost {self.lost} broken events that could not be read")
+            lost = counted(self.lost, "broken event")
+            told.append(f"{file}: lost {lost} that could not be read")
         if self.mended:
             told.append(
-                f"{file}: mended {self.mended} events with invalid text in them "
+                f"{file}: mended {counted(self.mended, 'event')} with invalid text in them "
                 "(control characters, UTF-8, backslashes or quotes)"
             )
         if self.damaged and self.cut:
