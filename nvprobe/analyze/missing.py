@@ -15,12 +15,21 @@ _OPTIONAL = {
     "modules": "modules",
     "operators": "operators",
     "waits": "idle causes, syncs, overlap, collectives, host time",
-    "memory": "memory",
-    "counters": "counters",
     "compiled_graphs": "compiled_graphs",
     "findings": "findings",
 }
-"""Fields of an Analysis that may be ``None``, and what is then missing."""
+"""Fields of an Analysis that an older nvprobe leaves out, and what is then missing."""
+_OF_THE_CAPTURE = {
+    "memory": Missing(
+        "memory",
+        "the capture has no allocations of GPU memory",
+        "profile with profile_memory=True, or nvprobe launch --memory-usage",
+    ),
+    "counters": Missing(
+        "counters", "the capture has no GPU metrics", "nvprobe launch --gpu-metrics"
+    ),
+}
+"""Fields of an Analysis that are ``None`` where the capture has nothing for them."""
 
 
 def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tuple[Missing, ...]:
@@ -36,11 +45,13 @@ def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tupl
 
 def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
     """The fields of the schema that were not computed of this input: null, never 0."""
-    return tuple(
+    old = [
         Missing(what, "this version of nvprobe does not compute it", "upgrade nvprobe")
         for field, what in _OPTIONAL.items()
         if getattr(analysis, field) is None
-    )
+    ]
+    told = [one for field, one in _OF_THE_CAPTURE.items() if getattr(analysis, field) is None]
+    return (*old, *told)
 
 
 def _captured_ranges(attribution: Attribution) -> Missing | None:
@@ -64,7 +75,7 @@ def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
     if len(steps):
         return None
     of_torch = any(source.kind == "torch-trace" for source in attribution.trace.sources)
-    ways = ["call step() of the profiler in the loop"] if of_torch else []
+    ways = ["give the profiler a schedule and call its step() in the loop"] if of_torch else []
     ways += ["loop over nvprobe.steps(loader)", 'open a range named "step N"']
     return Missing(
         "steps",
