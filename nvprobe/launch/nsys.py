@@ -116,7 +116,7 @@ def _extras(flags: _Flags, options: LaunchOptions) -> None:
         )
         flags.add_if("--gpu-metrics-frequency", "20000")
     if options.call_chains or _python_stacks(flags, options):
-        which = "all:0" if _python_stacks(flags, options) else "sync:0"
+        which = "all:1" if _python_stacks(flags, options) else "sync:1"
         flags.add_if("--cudabacktrace", which, "call chains are not recorded")
     if options.python_backtraces:
         flags.add_if("--python-backtrace", "cuda", "Python back-traces are not recorded")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +81,32 @@ class LaunchOptions:
     quiet: bool = False
     verbose: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def extras(self) -> list[str]:
+        """What is asked of nsys beyond ranges and GPU work, as typed."""
+        return [name for field_name, name in _EXTRAS.items() if getattr(self, field_name)]
+
+    @property
+    def samples_cpus(self) -> bool:
+        """Whether nsys has to sample CPUs for what is asked."""
+        return self.call_chains or self.python_backtraces
+
+    def without_extras(self) -> LaunchOptions:
+        """The same with none of them."""
+        none = LaunchOptions()
+        return replace(self, **{name: getattr(none, name) for name in _EXTRAS})
+
+
+_EXTRAS = {
+    "gpu_metrics": "--gpu-metrics",
+    "call_chains": "--call-chains",
+    "python_backtraces": "--python-backtraces",
+    "python_samples": "--python-samples",
+    "memory_usage": "--memory-usage",
+    "os_calls": "--os-calls",
+    "nsys_args": "--nsys-arg",
+}
 
 
 def parse_steps(text: str) -> tuple[int, int | None]:

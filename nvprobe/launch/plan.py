@@ -98,6 +98,10 @@ class Plan:
             memory=self.options.memory_usage and self.backend == "torch",
         )
 
+    def without_extras(self, note: str) -> Plan:
+        """The same recording without what costs more and was asked for besides."""
+        return replace(self, options=self.options.without_extras(), notes=[*self.notes, note])
+
     def with_torch(self, note: str) -> Plan:
         """The same program recorded by torch.profiler, or by nobody where it is no Python."""
         options = replace(self.options, window=_torch_window(self.options.window))

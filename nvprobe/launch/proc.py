@@ -16,6 +16,8 @@ __all__ = [
     "clear_stale_locks",
     "descendants",
     "die_with_parent",
+    "is_agent",
+    "is_of_nsys",
     "kill",
     "load_prctl",
 ]
@@ -84,6 +86,14 @@ def is_of_nsys(pid: int) -> bool:
     program = executable(pid)
     parents = program.parents if program else ()
     return any(folder.name.startswith(("target-linux-", "host-linux-")) for folder in parents)
+
+
+def is_agent(pid: int) -> bool:
+    """Whether a process is the part of nsys that collects, not one that writes the report."""
+    try:
+        return b"--start-agent" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def clear_stale_locks(shared_memory: Path = Path("/dev/shm")) -> bool:  # noqa: S108

@@ -48,6 +48,8 @@ _TRANSIENT = re.compile("Agent launcher failed|Connection reset|Endpoint is not 
 """What nsys says where it did not get to start the program and may the next time: its agent came
 up too late on a machine under load or as another nsys began, or waited for a lock that a killed one
 held."""
+_REFUSED = re.compile("Illegal |unrecogni[sz]ed option|nvalid argument", re.IGNORECASE)
+"""What nsys says of an option, or a value of one, that it does not take (2022.4, 2025.3)."""
 _APART_S = 0.5
 """Ranks that begin at one moment try again up to so much later, each at its own."""
 
@@ -190,14 +192,14 @@ class _Run:
 
     def _run(self, temporary: Path) -> Ending:
         """Run the program; without nsys where nsys does not get to start it."""
-        plan = self.plan
-        environ = {**os.environ, **plan.environ(self.folder, temporary)}
-        if plan.nsys is None:
-            return run_alone(plan.target.argv, environ)
+        target = self.plan.target
+        environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
+        if self.plan.nsys is None:
+            return run_alone(target.argv, environ)
         for _attempt in range(_ATTEMPTS):
             ending = run_under_nsys(
-                lambda command: plan.nsys_argv(self.folder, command),
-                plan.target.argv,
+                lambda command: self.plan.nsys_argv(self.folder, command),
+                target.argv,
                 environ,
                 temporary,
                 self.options.timeouts,
@@ -205,13 +207,24 @@ class _Run:
             )
             if ending.code is not None or ending.interrupted:
                 return ending
-            if not _TRANSIENT.search(_log_tail(temporary / LOG)):
+            said = _log_tail(temporary / LOG)
+            if _REFUSED.search(said) and self.plan.options.extras:
+                self.plan = self._without_extras(temporary)
+            elif _TRANSIENT.search(said):
+                clear_stale_locks()
+                time.sleep(random.uniform(0, _APART_S))  # noqa: S311 - to part ranks, not to hide
+            else:
                 break
-            clear_stale_locks()
-            time.sleep(random.uniform(0, _APART_S))  # noqa: S311 - to part ranks, not to hide
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)
+
+    def _without_extras(self, temporary: Path) -> Plan:
+        """What to do where nsys refuses an option: the ranges are worth more than what it adds."""
+        extras = ", ".join(self.options.extras)
+        note = f"nsys refuses an option (it said: {_last_words(temporary / LOG)}): without {extras}"
+        _tell(self.options, [note])
+        return self.plan.without_extras(note)
 
     def _without_nsys(self, ending: Ending, temporary: Path) -> Plan:
         """What to do where nsys did not start the program, told before it is done."""
@@ -261,6 +274,10 @@ class _Run:
             nsys, self.folder, temporary, ending, options.window, status, options.timeouts
         )
         outcome.notes += capture.notes
+        if ending.trouble == "finish-timeout" and options.samples_cpus:
+            outcome.notes.append(
+                "CPU sampling may be why: try without --call-chains and --python-backtraces"
+            )
         outcome.problem = capture.problem
         if capture.report is None:
             outcome.problem = why_no_window(self.plan, self.folder) or capture.problem
@@ -357,10 +374,11 @@ def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
 
 
 def _last_words(log: Path) -> str:
-    """The last line that nsys printed, fit for a terminal."""
+    """The line in which nsys refuses something, else the last it printed; fit for a terminal."""
     lines = reversed(_log_tail(log).splitlines())
-    clean = (re.sub(r"[^\x20-\x7e]+", " ", line).strip() for line in lines)
-    return next((line[:200] for line in clean if line), "nothing")
+    clean = [re.sub(r"[^\x20-\x7e]+", " ", line).strip()[:200] for line in lines]
+    refusals = (line for line in clean if _REFUSED.search(line))
+    return next(refusals, None) or next(filter(None, clean), "nothing")
 
 
 def _log_tail(log: Path) -> str:

@@ -82,6 +82,10 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
     [
         ('"$@"; exec sleep 300', "no progress for 2 s after the program had ended"),
         ('"$@"; trap "" INT TERM; sleep 300 & wait', "no progress for 2 s"),
+        (
+            '"$@"; ln -s /bin/sh nsys; exec ./nsys -c "while :; do :; done" --start-agent',
+            "no progress for 2 s",
+        ),
         (f'"$@" & {UNTIL_IT_RUNS}; (sleep 1; touch may-end) & kill -9 $$', "killed by signal 9"),
         ('"$@"; exit 0', "no report was written"),
         ('"$@"; sleep 12', "the program has ended, nsys is writing its report"),
@@ -94,6 +98,7 @@ def test_before_the_program(launch: Launcher, stand_in, body: str, says: str) ->
     ids=[
         "hangs",
         "hangs and ignores signals",
+        "waits in a busy loop of its agent",
         "is killed",
         "no report",
         "slow",
@@ -150,3 +155,20 @@ def test_an_agent_that_is_late_gets_another_chance(launch: Launcher, stand_in, w
 {TO_THE_COMMAND}; exec "$@" """
     )
     assert "did not start" not in run(launch).err
+
+
+@pytest.mark.parametrize("extra", [["--call-chains"], ["--nsys-arg", "--backtrace=nonsense"]])
+def test_an_option_that_nsys_refuses_costs_no_ranges(
+    launch: Launcher, stand_in, nsys: Nsys, extra: list[str]
+) -> None:
+    """The real nsys refuses the second; the stand-in the first, as 2022.4 refuses some values."""
+    refuse = (
+        "echo 'Illegal --cudabacktrace argument: sync:1.'; echo; echo 'Try nsys --help'; exit 1"
+    )
+    stand_in(f"""case "$*" in *--cudabacktrace*) {refuse} ;; esac
+exec {nsys.path} "$@" """)
+    result = run(launch, *extra)
+    assert "nsys refuses an option (it said: Illegal --" in result.err
+    assert f"): without {extra[0]}" in result.err
+    assert result.run["backend"] == "nsys"
+    assert "nvprobe clock" in str(result.ranges()) or result.run["problem"] is None

@@ -103,7 +103,7 @@ def test_what_a_version_lacks_is_left_out_and_said() -> None:
     new, notes = flags(NEW, asked)
     assert new["--gpu-metrics-devices"] == "cuda-visible"
     assert new["--python-backtrace"] == "cuda"
-    assert (new["--cudabacktrace"], new["--sample"]) == ("all:0", "process-tree")
+    assert (new["--cudabacktrace"], new["--sample"]) == ("all:1", "process-tree")
     assert (old.get("--cudabacktrace"), old["--sample"]) == (None, "none")
     assert notes == []
 

@@ -14,7 +14,7 @@ import os, signal
 from nvprobe.launch import child
 
 _, status = os.pipe()
-ended = child.wait(child.start(["sh", "-c", "exit 5"]), status)
+ended = child.wait(child.start(["sh", "-c", "exit 5"], set()), status)
 os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, to the whole group
 print(ended)
 """
