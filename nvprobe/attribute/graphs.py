@@ -93,8 +93,8 @@ class _NodeIndex:
 
 
 def _begin_times(trace: Trace) -> Column:
-    assert trace.calls is not None
-    return trace.calls.start
+    """Begin of each call; of none where the export has no calls."""
+    return np.empty(0, np.int64) if trace.calls is None else trace.calls.start
 
 
 def _latest_begin(trace: Trace, process: Column, time: Column) -> Column:

@@ -138,13 +138,20 @@ def _next(kind: str, target: Path) -> str:
     """A command that looks at the result, as a shell takes it."""
     words = {
         "sqlite": ["datasette", str(target)],
-        "parquet": ["duckdb", "-c", f"FROM '{_quoted(target / 'paths.parquet')}'"],
+        "parquet": ["duckdb", "-c", _select(target / "paths.parquet")],
         "csv": ["head", str(target / "paths.csv")],
         "json": ["python", "-m", "json.tool", str(target)],
     }[kind]
-    return in_words(shlex.join(words))
+    return in_words(" ".join(map(_word, words)))
 
 
-def _quoted(path: Path) -> str:
-    """A path between the quotes of SQL."""
-    return str(path).replace("'", "''")
+def _select(path: Path) -> str:
+    """SQL that reads a file."""
+    name = str(path).replace("'", "''")
+    return f"FROM '{name}'"
+
+
+def _word(text: str) -> str:
+    """A word as a shell takes it, in double quotes where single ones stand in it."""
+    plain = "'" in text and not set('"$`!\\') & set(text)
+    return f'"{text}"' if plain else shlex.quote(text)

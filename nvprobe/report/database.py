@@ -92,7 +92,8 @@ def _write(database: Any, name: str, table: pa.Table, names: _Names) -> None:
     kinds = {column: _kind(values.type) for column, values in columns.items()}
     # Elsewhere an id is that of a kind of finding, or torch's of a compiled graph: of several rows.
     key = "id" if name in TABLES or name == "paths" else None
-    database[name].create(kinds, pk=key, foreign_keys=keys)
+    there = [ref for ref in keys if ref[1] == name or database[ref[1]].exists()]
+    database[name].create(kinds, pk=key, foreign_keys=there)
     marks = ", ".join("?" * len(columns))
     database.conn.executemany(
         f"INSERT INTO [{name}] VALUES ({marks})",  # noqa: S608

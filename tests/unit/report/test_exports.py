@@ -258,6 +258,15 @@ def test_a_columnar_input_is_no_place_for_tables(corpus: Path, tmp_path: Path) -
     assert sorted(folder.iterdir()) == before
 
 
+def test_the_next_command_can_be_read_and_pasted(source: Path, tmp_path: Path) -> None:
+    for name, expected in [
+        ("out", """duckdb -c "FROM '{}/out/paths.parquet'\""""),
+        ("it's", """duckdb -c "FROM '{}/it''s/paths.parquet'\""""),
+    ]:
+        lines = _run(str(source), "--to", "parquet", "-o", str(tmp_path / name)).stderr.splitlines()
+        assert lines[1] == "next: " + expected.format(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "json", "csv", "parquet"])
 @pytest.mark.parametrize("name", [b"\xff\xfe.sqlite", b"\x1b[31mred\n.sqlite", b"a b#?%20.sqlite"])
 def test_any_name_of_a_file_can_be_written(
@@ -310,3 +319,24 @@ def test_every_kernel_has_its_launch_geometry(corpus: Path, database) -> None:
         ).fetchone()
         == expected
     )
+
+
+def test_graph_nodes_without_any_call(tmp_path: Path) -> None:
+    """An export without the runtime table: nothing says when a capture began."""
+    from nvprobe.attribute import Method
+    from tests.unit.load.exports import THREAD, kernel, pushed, strings, write
+
+    path = write(
+        tmp_path / "x.sqlite",
+        {
+            "StringIds": strings("k"),
+            "NVTX_EVENTS": [pushed("capture", 1, 90)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1, 300, 400, graphNodeId=7)],
+            "CUDA_GRAPH_EVENTS": [
+                {"start": 50, "end": 50, "globalTid": THREAD, "graphNodeId": 7},
+            ],
+        },
+    )
+    attribution = attribute(load(path))
+    assert [Method(method).name for method in attribution.method] == ["NO_LAUNCH_RECORD"]
+    write_database(analyze(attribution), tmp_path / "out.sqlite")
