@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analyze.coverage import by_group
-from nvprobe.analyze.waiting.order import DeviceOrder, left_out
-from nvprobe.attribute.intervals import runs, slices
+from nvprobe.analyze.waiting.order import DeviceOrder, device_order
+from nvprobe.attribute.intervals import slices
 from nvprobe.attribute.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
 __all__ = ["Gaps", "device_gaps", "unrecorded"]
-
-
-_NEVER = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +53,33 @@ def device_gaps(attribution: Attribution, order: DeviceOrder) -> Gaps:
     ops = attribution.trace.ops
     if ops is None or not len(order.row):
         return Gaps.empty()
+    if attribution.unfiltered is not None:
+        return _of_selection(attribution, attribution.unfiltered.ops)
     device, start = order.device, order.start
-    reach = np.append(_NEVER, order.reach[:-1])
-    reach[runs(device)] = _NEVER
-    ends = np.flatnonzero(start > reach)
-    begin = np.maximum(reach[ends], _others_until(attribution, device[ends], start[ends]))
-    apart = (begin > _NEVER) & (begin < start[ends])
-    apart &= ~unrecorded(attribution.trace, begin, start[ends])
-    ends, begin = ends[apart], begin[apart]
+    ends = np.flatnonzero((device[1:] == device[:-1]) & (start[1:] > order.reach[:-1])) + 1
+    ends = ends[~unrecorded(attribution.trace, order.reach[ends - 1], start[ends])]
     op = _first_of_ties(order.row, device, start, ops.stream[order.row], ends)
-    end = start[ends]
+    begin, end = order.reach[ends - 1], start[ends]
     thread, queued = _called(attribution, op, begin, end)
     return Gaps(device=device[ends], start=begin, end=end, op=op, thread=thread, queued=queued)
 
 
-def _others_until(attribution: Attribution, device: Column, time: Column) -> Column:
-    """Until when the device of each instant was at work for ops that a selection leaves out.
+def _of_selection(attribution: Attribution, inside: Column) -> Gaps:
+    """The gaps of the whole that an op ended which is ``inside``, cut where the selection begins.
 
-    The end of the last stretch of such work to begin before the instant; it may lie behind it.
-    Not before the selection begins.
+    A device that works for what a selection leaves out is not idle.
     """
-    lane, start, end = left_out(attribution)
-    until = np.full(len(time), _NEVER)
-    if not len(lane):
-        return until
-    for code, rows in by_group(device + 1):
-        low, high = np.searchsorted(lane, [code, code + 1])
-        at = np.searchsorted(start[low:high], time[rows], "left") - 1
-        known = np.maximum(end[np.maximum(low + at, 0)], attribution.trace.start_ns)
-        until[rows] = np.where(at >= 0, known, _NEVER)
-    return until
+    whole = attribution.whole
+    gaps = device_gaps(whole, device_order(whole))
+    begin = np.maximum(gaps.start, attribution.trace.start_ns)
+    kept = np.flatnonzero(inside[gaps.op] & (begin < gaps.end))
+    gaps, begin = gaps.take(kept), begin[kept]
+    return dataclasses.replace(
+        gaps,
+        start=begin,
+        queued=np.maximum(gaps.queued, begin),
+        op=(np.cumsum(inside) - 1)[gaps.op],
+    )
 
 
 def unrecorded(trace: Trace, begin: Column, end: Column) -> Column:

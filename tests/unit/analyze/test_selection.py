@@ -20,6 +20,7 @@ from nvprobe.errors import UsageError
 from nvprobe.load import load
 from nvprobe.trace import NO_ROW, Trace
 from tests.conftest import CORPUS
+from tests.random_waits import wait_traces
 
 
 @pytest.fixture(scope="module")
@@ -329,3 +330,17 @@ def test_calls_for_another_device_are_no_lost_launches(corpus: Path) -> None:
     assert lost == len(lost_launches(attribute(trace))) == 3
     assert waited == int(whole.waits.syncs.sites.count.sum())
     assert wait_ns == int(whole.waits.syncs.sites.wait_ns.sum())
+
+
+@given(wait_traces())
+@settings(max_examples=25, deadline=None)
+def test_threads_part_the_idle_time_of_any_trace(trace: Trace) -> None:
+    whole = analyze(attribute(trace))
+    assert whole.waits is not None
+    gaps = whole.waits.gaps
+    tids = trace.threads.tid.tolist()
+    idle = sum(
+        int(analyze(select(trace, Selection(threads=(tid,)))).devices.idle_ns.sum())
+        for tid in sorted(set(tids))
+    )
+    assert idle == int(gaps.length[gaps.thread >= 0].sum())
