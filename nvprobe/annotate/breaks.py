@@ -9,14 +9,15 @@ that would turn all of them on. The names of the entries are the same in torch 2
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.annotate import places, sidecar, torch_hooks
+from nvprobe.annotate import forwards, places, sidecar, torch_hooks
 from nvprobe.annotate.hooks import Hooks
-from nvprobe.annotate.sources import code_line, short_path
+from nvprobe.annotate.sources import code_line, is_library, short_path
 from nvprobe.errors import without_folders
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ def _artifact(metadata: Callable[[], Any], entry: dict[str, Any]) -> None:
 def _graph_break(text: str) -> None:
     """One graph break from the text torch explains it with: user frames and reason inside."""
     head = text.partition("\nTraceback (most recent call last):")[0]
-    frames = list(_FRAME.finditer(head.rpartition("User code traceback:")[2] or head))
-    place = _BREAK_LINE.search(head) or (frames[-1] if frames else None)
+    frames = _users(list(_FRAME.finditer(head.rpartition("User code traceback:")[2] or head)))
+    place = _BREAK_LINE.search(head)
+    if frames and (place is None or is_library(place["file"])):
+        place = frames[-1]
     found = _BREAK_REASON.search(head)
     reason = found["reason"] if found else head
     sidecar.write(
@@ -89,6 +92,21 @@ def _graph_break(text: str) -> None:
         function=frames[-1]["function"] if frames else None,
         stack=[_shown(frame) for frame in reversed(frames)],
     )
+
+
+def _users(frames: list[re.Match[str]]) -> list[re.Match[str]]:
+    """The program's own frames of a traceback, or all where it has none.
+
+    A wrapper of a module's ``forward`` looks as if written on its ``def``, around it.
+    """
+    own = [one for one in frames if not is_library(one["file"])]
+    around = [
+        outer
+        for outer, inner in itertools.pairwise(own)
+        if outer.group("file", "function") == inner.group("file", "function")
+        and forwards.is_wrapper_line(outer["file"], int(outer["line"]))
+    ]
+    return [one for one in own if one not in around] or frames
 
 
 def _shown(frame: re.Match[str]) -> str:

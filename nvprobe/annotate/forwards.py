@@ -121,6 +121,12 @@ def is_wrapper(code: CodeType) -> bool:
     return id(code) in _wrapper_codes
 
 
+def is_wrapper_line(file: str, line: int) -> bool:
+    """Whether a line of a traceback may be a wrapper's: the ``def`` of a wrapped ``forward``."""
+    codes = list(_wrapper_codes.values())
+    return any(one.co_firstlineno == line and one.co_filename == file for one in codes)
+
+
 def thread_id() -> int:
     """The operating system's id of this thread, asked for once."""
     try:

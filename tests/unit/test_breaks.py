@@ -46,6 +46,26 @@ Traceback (most recent call last):
 """  # noqa: E501
 
 
+WITHIN = """Graph break in user code at /venv/lib/site-packages/torch/optim/optimizer.py:79
+Graph Break Reason: Call to `torch._dynamo.graph_break()`
+
+User code traceback:
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "{nvprobe}/annotate/bootstrap.py", line 62, in _run_script
+    exec(code, module.__dict__)
+  File "/home/ann/proj/train.py", line 30, in <module>
+    model(x)
+  File "/home/ann/proj/train.py", line 20, in forward
+    def forward(self, x):
+  File "{nvprobe}/annotate/phases.py", line 289, in _run_root
+    return forwards.call(original, record, module, args, kwargs)
+  File "/home/ann/proj/train.py", line 25, in forward
+    self.optimizer.step()
+  File "/venv/lib/site-packages/torch/optim/optimizer.py", line 79, in _use_grad
+    torch._dynamo.graph_break()
+"""
+
+
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = []
@@ -145,3 +165,23 @@ def test_innermost_frame_of_a_stack_trace(monkeypatch):
     )
     assert _source(trace) == "ann/proj/b.py:7 block"
     assert _source(None) is None
+
+
+def test_a_break_within_torch_has_the_programs_line_and_no_frames_of_ours(written, monkeypatch):
+    def wrapper() -> None: ...
+
+    code = wrapper.__code__.replace(co_filename="/home/ann/proj/train.py", co_firstlineno=20)
+    monkeypatch.setattr(breaks.forwards, "_wrapper_codes", {id(code): code})
+    breaks._graph_break(WITHIN.replace("{nvprobe}", str(Path(breaks.__file__).parents[1])))
+    ((_, fields),) = written
+    assert fields["source"] == "ann/proj/train.py:25"
+    assert fields["function"] == "forward"
+    assert fields["stack"] == ["ann/proj/train.py:25 forward", "ann/proj/train.py:30 <module>"]
+
+
+def test_a_break_without_a_line_of_the_program_keeps_torchs(written):
+    text = WITHIN.replace("/home/ann/proj/train.py", "/venv/lib/site-packages/torch/a.py")
+    breaks._graph_break(text.replace("{nvprobe}", str(Path(breaks.__file__).parents[1])))
+    ((_, fields),) = written
+    assert fields["source"] == "torch/optim/optimizer.py:79"
+    assert fields["stack"][0] == "torch/optim/optimizer.py:79 _use_grad"
