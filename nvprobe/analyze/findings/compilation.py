@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analyze.findings.model import Evidence, Finding
 from nvprobe.analyze.findings.places import common_path, named
+from nvprobe.analyze.graph_calls import compiling
 from nvprobe.analyze.grouping import push_up
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.attribute.model import Kind
@@ -136,12 +137,13 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
             functions=("torch.compile",), roles=("defined",) * len(sources),
         )  # fmt: skip
     else:
-        what = "torch.compile runs" if spans else "Kernels are loaded or compiled"
+        by_torch = bool(spans) or len(compiling(evidence.attribution)) > 0
+        what = "torch.compile runs" if by_torch else "Kernels are loaded or compiled"
         yield Finding(
             "compile_in_window", f"{what} inside the captured window, in {named(paths, path)}",
             path, (), facts, (0, max(total, spent)),
             ("warm up before the window: nvprobe launch --steps 10:15",
-             *(() if spans else ("CUDA_MODULE_LOADING=EAGER loads all kernels at the start",))),
+             *(() if by_torch else ("CUDA_MODULE_LOADING=EAGER loads all kernels at the start",))),
         )  # fmt: skip
 
 

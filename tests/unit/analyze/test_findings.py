@@ -288,6 +288,18 @@ def compiling(scene: Scene) -> None:
     healthy(scene)
 
 
+def test_ranges_of_torch_tell_that_it_compiles() -> None:
+    def body(scene: Scene) -> None:
+        scene.inside("_compile.compile_inner (dynamo_timed)", lambda: scene.host(2 * MS))
+        healthy(scene)
+
+    analysis = analysis_of(loop(body))
+    assert ids(analysis) == ["compile_in_window"]
+    finding = (analysis.findings or ())[0]
+    assert finding.title.startswith("torch.compile runs inside the captured window")
+    assert not any("CUDA_MODULE_LOADING" in way for way in finding.advice)
+
+
 def test_recompiles_and_a_first_compile_are_told_apart() -> None:
     scene = loop(compiling)
     analysis = analysis_of(scene)
