@@ -194,14 +194,33 @@ def test_a_broken_name_is_mended(tmp_path: Path, fault: Any, name: str) -> None:
     trace = load_kineto(write(tmp_path, fault(document(*EVENTS))))
     assert trace.text(trace.ranges.name[0]) == name
     assert len(trace.ops) == 2
-    assert any("mended 1 event with" in warning for warning in trace.warnings)
+    assert any("mended 1 event of" in warning for warning in trace.warnings)
 
 
 def test_invalid_utf8_is_mended(tmp_path: Path) -> None:
     text = document(*EVENTS).encode().replace(b"step 3", b"step\xff 3", 1)
     trace = load_kineto(write(tmp_path, text))
     assert trace.text(trace.ranges.name[0]) == "step\ufffd 3"
-    assert any("mended 1 event with" in warning for warning in trace.warnings)
+    assert any("mended 1 event of" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "inf", "-nan"])
+def test_a_number_that_is_none_costs_no_event(tmp_path: Path, number: str) -> None:
+    """As Python and C++ write them; the name of such a kernel stays what it is."""
+    text = document(*EVENTS).replace('"stream": 9', f'"occupancy": {number}, "stream": 9', 1)
+    text = text.replace("gemm<int>", "gemm NaN <int>")
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.texts(trace.ops.name) == ["void a::gemm NaN <int>(float*)", "Memcpy HtoD"]
+    assert trace.ops.stream.tolist() == [9, 9]
+    assert trace.ops.correlation.tolist() == [4, 5]
+    assert any("mended 1 event of invalid JSON" in warning for warning in trace.warnings)
+    assert not any("lost" in warning for warning in trace.warnings)
+
+
+def test_a_comma_after_the_last_event_loses_nothing(tmp_path: Path) -> None:
+    trace = load_kineto(write(tmp_path, document(*EVENTS)[:-2] + ",\n]}"))
+    assert len(trace.ops) == 2
+    assert trace.warnings == ()
 
 
 def test_an_unreadable_event_is_lost_and_counted(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ class Damage:
             told.append(f"{file}: lost {lost} that could not be read")
         if self.mended:
             told.append(
-                f"{file}: mended {counted(self.mended, 'event')} with invalid text in them "
-                "(control characters, UTF-8, backslashes or quotes)"
+                f"{file}: mended {counted(self.mended, 'event')} of invalid JSON "
+                "(control characters, UTF-8, backslashes, quotes or NaN)"
             )
         if self.damaged and self.cut:
             told.append(f"{file}: the compressed data are corrupt; what follows is lost")

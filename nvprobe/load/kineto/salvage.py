@@ -1,8 +1,8 @@
 """What can be read of a piece of a torch trace that is not valid JSON.
 
 Every object that starts like an event is tried by itself: as it stands, then with the faults that
-profilers have written into names mended (control characters, invalid UTF-8, lone backslashes,
-quotes that were not escaped). What cannot be read is counted, never guessed.
+profilers have written into it mended (in names control characters, invalid UTF-8, lone backslashes,
+quotes that were not escaped; numbers that are none). What cannot be read is counted, never guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ _NAME = re.compile(
 _BARE_QUOTE = re.compile(r'(?<!\\)"')
 _SEPARATOR = re.compile(r"[\s,\[\]}]*\Z")
 _DOCUMENT_KEY = re.compile(r'"(?:schemaVersion|traceEvents|deviceProperties)"\s*:')
-_DECODER = json.JSONDecoder(strict=False)
+_LIST_END = re.compile(r"[\s,]*\]")
+_NO_NUMBER = re.compile(r"(?<![\w.])-?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")', re.DOTALL)
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refused)
+"""Python's own reads (and writes) NaN and Infinity, which are no JSON: those are mended."""
 
 
 @dataclass
@@ -59,8 +69,9 @@ def salvage(piece: bytes) -> Salvage:
         limit = starts[row + 1] if row + 1 < len(starts) else len(text)
         found.lost += _has_lost(text[position:start])
         position = _read(text, start, limit, found, last=row + 1 == len(starts), garbled=garbled)
-    if found.events and not found.unfinished and text[position:].lstrip().startswith("]"):
-        position = text.index("]", position) + 1
+    end = _LIST_END.match(text, position)
+    if end and found.events and not found.unfinished:
+        position = end.end()
         found.tail = text[position:]
     found.documents = len(_DOCUMENT_KEY.findall(text, 0, position))
     return found
@@ -91,7 +102,8 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
     """Try the event with its texts mended."""
     backslashes = _LONE_BACKSLASH.sub(r"\\\\", body)
     quotes = _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(r"\"", m[2]) + m[3], backslashes, count=1)
-    for candidate in (backslashes, quotes):
+    readings = (read(text) for read in (str, _without_no_numbers) for text in (backslashes, quotes))
+    for candidate in readings:
         try:
             _, end = _DECODER.raw_decode(candidate)
         except ValueError:
@@ -106,6 +118,14 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
     return limit
 
 
+def _without_no_numbers(body: str) -> str:
+    """Bare ``NaN``, ``Infinity``, ``-inf`` (of Python, of C++) as null."""
+    parts = _STRING.split(body)
+    return "".join(
+        part if row % 2 else _NO_NUMBER.sub("null", part) for row, part in enumerate(parts)
+    )
+
+
 def _is_open(body: str) -> bool:
     """Whether the text may be the beginning of an event whose rest stands elsewhere."""
     return not re.search(r"\}\s*[\]\}]?\s*,?\s*$", body) or body.count("{") > body.count("}")
@@ -113,7 +133,7 @@ def _is_open(body: str) -> bool:
 
 def _escaped(body: str) -> list[str]:
     """Control characters as JSON escapes; line ends and tabs between tokens stay what they are."""
-    parts = re.split(r'("(?:[^"\\]|\\.)*")', body, flags=re.S)
+    parts = _STRING.split(body)
     return [
         re.sub(r"[\x00-\x1f]", lambda m: f"\\u{ord(m[0]):04x}", part) if row % 2 else part
         for row, part in enumerate(parts)
