@@ -178,7 +178,7 @@ def _pass_on_remark(repeated: bool) -> None:
     global _withheld
     text, _withheld = _withheld, None
     if text is not None and not repeated:
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(text, UserWarning, stacklevel=2)  # our own wrapper is not counted
 
 
 def _mutated() -> None:
