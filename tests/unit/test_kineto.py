@@ -217,6 +217,22 @@ def test_a_number_that_is_none_costs_no_event(tmp_path: Path, number: str) -> No
     assert not any("lost" in warning for warning in trace.warnings)
 
 
+def test_half_a_surrogate_pair_costs_a_character(tmp_path: Path) -> None:
+    text = document(*EVENTS).replace("step 3", r"\ud800 \ud83d\ude00 \\ud800 \udc00", 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.text(trace.ranges.name[0]) == "\ufffd \U0001f600 \\ud800 \ufffd"
+    assert any("mended 1 event of" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize("close", ["]", ""])
+def test_what_is_nested_too_deeply_is_lost_and_counted(tmp_path: Path, close: str) -> None:
+    deep = "[" * 50_000 + close * 50_000
+    text = document(*EVENTS).replace('"grid": [2, 3, 4]', f'"odd": {deep}', 1)
+    trace = load_kineto(write(tmp_path, text))
+    assert trace.ops.kind.tolist() == [OpKind.MEMCPY]
+    assert trace.sources[0].lost_events == 1
+
+
 def test_a_comma_after_the_last_event_loses_nothing(tmp_path: Path) -> None:
     trace = load_kineto(write(tmp_path, document(*EVENTS)[:-2] + ",\n]}"))
     assert len(trace.ops) == 2

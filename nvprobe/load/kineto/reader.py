@@ -20,6 +20,9 @@ from nvprobe.load.kineto.stream import EventStream
 __all__ = ["Damage", "Reading", "read_events"]
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 @dataclass
 class Damage:
     """What of a file could not be read as it stands."""
@@ -140,7 +143,7 @@ def read_events(path: Path, collector: Collector) -> Reading:
             try:
                 damage.lost += decoder.collect(whole)
                 unfinished = b""
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _UNREADABLE:
                 unfinished = _collect_sound(whole, decoder, damage, stream)
     damage.cut = not stream.ended
     damage.damaged = "damaged" in stream.faults
@@ -154,11 +157,22 @@ def _collect_sound(piece: bytes, decoder: _Decoder, damage: Damage, stream: Even
     damage.lost += found.lost
     damage.mended += found.mended
     damage.documents += found.documents
-    damage.lost += decoder.collect(b",".join(found.events))
+    damage.lost += _collect_all(found.events, decoder)
     if found.tail is not None:
         stream.ended = True
         stream.tail = found.tail.encode()
     return found.unfinished.encode()
+
+
+def _collect_all(events: list[bytes], decoder: _Decoder) -> int:
+    """Collect events, together or, where that fails, one by one; how many cannot be read."""
+    try:
+        return decoder.collect(b",".join(events))
+    except _UNREADABLE:
+        if len(events) < 2:
+            return len(events)
+    half = len(events) // 2
+    return _collect_all(events[:half], decoder) + _collect_all(events[half:], decoder)
 
 
 @contextmanager

@@ -25,6 +25,10 @@ _SEPARATOR = re.compile(r"[\s,\[\]}]*\Z")
 _DOCUMENT_KEY = re.compile(r'"(?:schemaVersion|traceEvents|deviceProperties)"\s*:')
 _LIST_END = re.compile(r"[\s,]*\]")
 _NO_NUMBER = re.compile(r"(?<![\w.])-?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
+_LONE_SURROGATE = re.compile(
+    r"(?<!\\)(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2})",
+    re.IGNORECASE,
+)
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")', re.DOTALL)
 
 
@@ -89,10 +93,11 @@ def _read(text: str, start: int, limit: int, found: Salvage, *, last: bool, garb
     """Read the event at ``start`` (the next one may begin at ``limit``); where to go on."""
     try:
         _, end = _DECODER.raw_decode(text, start)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _mend(text[start:limit], limit, found, last=last)
     body = text[start:end]
     clean = "".join(_escaped(body)) if not body.isprintable() else body
+    clean = _LONE_SURROGATE.sub(r"\\ufffd", clean)
     found.mended += (clean != body) or (garbled and "\ufffd" in body)
     found.events.append(clean.encode(errors="replace"))
     return end
@@ -106,9 +111,10 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
     for candidate in readings:
         try:
             _, end = _DECODER.raw_decode(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        found.events.append("".join(_escaped(candidate[:end])).encode(errors="replace"))
+        clean = _LONE_SURROGATE.sub(r"\\ufffd", "".join(_escaped(candidate[:end])))
+        found.events.append(clean.encode(errors="replace"))
         found.mended += 1
         return limit
     if last and _is_open(quotes):
