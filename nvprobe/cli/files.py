@@ -64,7 +64,8 @@ def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) ->
         message = f"cannot write {name}: {error.strerror}; choose another --output"
         raise InputError(message) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only file system refuses this, too
+            partial.unlink(missing_ok=True)
     settings.note(f"Wrote {in_words(path)}")
 
 

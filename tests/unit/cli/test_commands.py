@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +175,17 @@ def test_a_reader_that_leaves_early_is_no_error(option, line):
     assert done.stdout.startswith(line)
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_read_only_folder_is_told_by_the_name_that_was_asked_for(capsys, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, err = run(capsys, "demo", "-o", str(tmp_path / "x.txt"))
+    assert code == 1
+    assert err == ("nvprobe: cannot write x.txt: Read-only file system; choose another --output\n")
 
 
 def test_a_terminal_of_an_old_locale_gets_a_report():
