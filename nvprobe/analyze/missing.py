@@ -77,9 +77,12 @@ def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
     of_torch = any(source.kind == "torch-trace" for source in attribution.trace.sources)
     ways = ["give the profiler a schedule and call its step() in the loop"] if of_torch else []
     ways += ["loop over nvprobe.steps(loader)", 'open a range named "step N"']
+    why = "no range marks one; pauses and library ranges are not taken for steps"
+    if attribution.outside is not None:
+        why, ways = "no range inside the filters marks one", ["take the filters off", *ways]
     return Missing(
         "steps",
-        "no range marks one; pauses and library ranges are not taken for steps",
+        why,
         ", ".join(ways[:-1]) + f", or {ways[-1]}",
     )
 

@@ -24,10 +24,12 @@ from nvprobe.attribute.model import Attribution, Outside, RangeTree, Unfiltered
 from nvprobe.errors import UsageError
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Payloads, Table, Trace
 
-__all__ = ["Selection", "of_domains", "select", "within"]
+__all__ = ["NO_LAST_STEP", "Selection", "of_domains", "select", "within"]
 
 T = TypeVar("T", bound=Table)
 
+NO_LAST_STEP = 2**62
+"""The end of ``--steps 10:``."""
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 _ROWS = (
     *("processes", "threads", "devices", "geometry", "operators", "ops", "ranges", "calls"),
@@ -77,7 +79,7 @@ class Selection:
         out += [f"--thread {tid}" for tid in self.threads]
         out += [f"--domain {name!r}" for name in self.domains]
         out += [f"--range {path!r}" for path in self.ranges]
-        out += [f"--steps {self.steps[0]}:{self.steps[1]}"] if self.steps else []
+        out += [_steps_in_words(self.steps)] if self.steps else []
         if self.time:
             begin, end = ("" if t is None else f"{t}ns" for t in self.time)
             out.append(f"--time {begin}:{end}")
@@ -307,6 +309,12 @@ def _as_regex(pattern: str) -> str:
     return "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in pattern)
 
 
+def _steps_in_words(steps: tuple[int, int]) -> str:
+    """The option as it was given; past every step there can be, the end was left open."""
+    first, last = steps
+    return f"--steps {first}:{'' if last >= NO_LAST_STEP else last}"
+
+
 def _windows(attribution: Attribution, selection: Selection) -> tuple[Column, Column]:
     """Begin and end per process, by time and by steps."""
     size = len(attribution.trace.processes)
@@ -328,7 +336,7 @@ def _of_steps(
     rows = np.flatnonzero((table.index >= wanted[0]) & (table.index < wanted[1]))
     if not len(rows):
         has = f"steps {table.index.min()} to {table.index.max()}" if len(table) else "no steps"
-        raise UsageError(f"--steps {wanted[0]}:{wanted[1]}: the capture has {has}")
+        raise UsageError(f"{_steps_in_words(wanted)}: the capture has {has}")
     begin, end = np.full(size, _LAST), np.full(size, _FIRST)
     np.minimum.at(begin, table.process[rows], table.start[rows])
     np.maximum.at(end, table.process[rows], np.minimum(table.end[rows], OPEN))

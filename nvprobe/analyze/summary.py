@@ -69,7 +69,12 @@ def verdict(
     """What bounds the run and where the GPU time goes, in one sentence."""
     total = int(attribution.duration.sum())
     if not len(devices) or not total:
-        return "unclear: the capture has no GPU records"
+        filtered = attribution.outside is not None and attribution.outside.ops > 0
+        return (
+            "unclear: no GPU work lies inside the filters"
+            if filtered
+            else "unclear: the capture has no GPU records"
+        )
     if doubts.suspect_ns > _DOUBTFUL_SHARE * total:
         share = doubts.suspect_ns / total
         return f"unclear: {share:.0%} of GPU time is of ops whose recorded end cannot be right"

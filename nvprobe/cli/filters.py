@@ -32,7 +32,9 @@ class Steps(click.ParamType):  # type: ignore[type-arg]
         if match is None or str(value).strip() in ("", ":"):
             self.fail(f"{value!r}: give FIRST:LAST (LAST excluded), as in 10:15", param, ctx)
         first = int(match[1] or 0)
-        last = int(match[3]) if match[3] else 2**62 if match[2] else first + 1
+        from nvprobe.analyze.selection import NO_LAST_STEP
+
+        last = int(match[3]) if match[3] else NO_LAST_STEP if match[2] else first + 1
         if last <= first:
             self.fail(f"{value!r}: no step lies between {first} and {last}", param, ctx)
         return first, last

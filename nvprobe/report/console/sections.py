@@ -79,7 +79,7 @@ def ledger(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
     book = analysis.ledger
     text = Text("Ledger: ", "bold")
     if not book.total.ops:
-        return text.append("no GPU ops", "")
+        return text.append("no GPU ops", "").append(_outside(analysis), "dim")
     text.append(f"{count(book.total.ops, 'op')}, {time(book.total.gpu_ns)} of GPU time", "")
     parts = []
     for method, entry in book.by_method.items():

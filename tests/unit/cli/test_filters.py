@@ -74,3 +74,25 @@ def test_the_demo_takes_filters() -> None:
     assert part["ledger"]["ops"] + part["ledger"]["outside"]["ops"] == whole["ledger"]["ops"]
     for command in ("doctor", "cache"):
         assert "--thread" not in _run(command, "--help").stdout
+
+
+def test_what_leaves_nothing_says_so() -> None:
+    """The capture has GPU records and steps: it is the filter that has none."""
+    for filters in (["--time", "100s:200s"], ["--range", "step/log"]):
+        document = json.loads(_run("demo", "--json", *filters).stdout)
+        (steps,) = [one for one in document["missing"] if one["what"] == "steps"]
+        assert steps["why"] == "no range inside the filters marks one"
+        assert steps["how"].startswith("take the filters off")
+    text = " ".join(_run("demo", "--time", "100s:200s").stdout.split())
+    assert "unclear: no GPU work lies inside the filters" in text
+    assert (
+        "Ledger: no GPU ops; outside --time 100000000000ns:200000000000ns and not counted: 668"
+        in text
+    )
+
+
+def test_open_ends_are_told_as_they_were_given() -> None:
+    result = _run("demo", "--steps", "9:")
+    assert "--steps 9:: the capture has steps 4 to 7" in str(result.exception)
+    outside = json.loads(_run("demo", "--json", "--steps", "6:").stdout)["ledger"]["outside"]
+    assert outside["filters"] == ["--steps 6:"]
