@@ -106,8 +106,9 @@ def _summed(
 ) -> tuple[dict[str, Column], Column]:
     """The quantities of each key, and its line."""
     assert attribution.trace.ranges is not None
-    length = attribution.tree.end[chosen] - attribution.trace.ranges.start[chosen]
-    cpu_ns, self_cpu_ns = _host_times(_operator_above(attribution, chosen), length, key, keys)
+    start, end = attribution.trace.ranges.start[chosen], attribution.tree.end[chosen]
+    length = end - start
+    cpu_ns, self_cpu_ns = _host_times(_operator_above(attribution, chosen), start, end, key, keys)
     row, op, innermost = _chains(attribution, chosen)
     duration = attribution.duration[op]
     once = _first_of_pairs(op, key[row])
@@ -126,11 +127,19 @@ def _summed(
     return columns, _top(key[row[known]], line, time, time, keys)
 
 
-def _host_times(above: Column, length: Column, key: Column, keys: int) -> tuple[Column, Column]:
-    """(``cpu_ns``, ``self_cpu_ns``) of each key."""
+def _host_times(
+    above: Column, start: Column, end: Column, key: Column, keys: int
+) -> tuple[Column, Column]:
+    """(``cpu_ns``, ``self_cpu_ns``) of each key.
+
+    Of an operator that ends after the one around it (damaged files), only what lies inside counts
+    as that one's.
+    """
+    length = end - start
     outermost = ~_inside_itself(key, above)
     total = _sums(key[outermost], length[outermost], keys)
-    return total, _sums(key, length - _sums(above, length, len(length)), keys)
+    inside = np.where(above >= 0, np.minimum(end, end[above]) - start, 0)
+    return total, _sums(key, length - _sums(above, inside, len(length)), keys)
 
 
 def operators_of_ops(attribution: Attribution) -> Column:

@@ -137,9 +137,11 @@ def _forward_path(attribution: Attribution, process: Column, sequence: Column) -
     rows = rows[np.lexsort((ranges.start[rows], tree.sequence[rows], ranges.process[rows]))]
     if not len(rows) or not len(sequence):
         return out
-    width = int(max(tree.sequence[rows].max(), sequence.max())) + 1
-    keys = ranges.process[rows].astype(np.int64) * width + tree.sequence[rows]
-    asked = process.astype(np.int64) * width + sequence
+    numbers, number = np.unique(tree.sequence[rows], return_inverse=True)
+    place = np.searchsorted(numbers, sequence).clip(0, len(numbers) - 1)
+    known = numbers[place] == sequence
+    keys = ranges.process[rows].astype(np.int64) * len(numbers) + number
+    asked = np.where(known, process.astype(np.int64) * len(numbers) + place, -1)
     at = np.searchsorted(keys, asked, side="right") - 1
     hit = (at >= 0) & (keys[np.maximum(at, 0)] == asked)
     out[hit] = tree.path[rows[at[hit]]]
