@@ -68,7 +68,7 @@ _OPTIONS = (
         type=click.IntRange(0),
         default=10,
         show_default=True,
-        help="Lines of the kernel table.",
+        help="Lines each of the tables of kernels, modules and operators.",
     ),
     click.option(
         "--by",

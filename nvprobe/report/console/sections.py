@@ -13,6 +13,7 @@ from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Method
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
+from nvprobe.report.console.code import modules, operators
 from nvprobe.report.console.format import (
     count,
     kernel_name,
@@ -304,8 +305,10 @@ SECTIONS = (
     waits.idle,
     waits.syncs,
     waits.host,
+    modules,
     compiled,
     kernels,
+    operators,
     copies,
     waits.overlap,
     steps,
