@@ -86,6 +86,16 @@ def test_force_replaces_the_ranks_of_another_job_once(tmp_path: Path) -> None:
     assert make(0).name == "rank0-2", "the job's own ranks are not replaced"
 
 
+def test_ranks_that_marked_the_folder_at_once_without_a_lock_are_one_job(tmp_path: Path) -> None:
+    environ = {"TORCHELASTIC_RUN_ID": "now"}
+    create_for_rank(tmp_path, "x", Placement(rank=0), environ)
+    mark = tmp_path / "job.json"
+    mark.write_text(mark.read_text() * 2)
+    assert create_for_rank(tmp_path, "x", Placement(rank=1), environ).name == "rank1"
+    with pytest.raises(UsageError, match="another job"):
+        create_for_rank(tmp_path, "x", Placement(rank=2), {"TORCHELASTIC_RUN_ID": "other"})
+
+
 def test_what_ranks_of_a_job_share() -> None:
     assert job_key({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "TORCHELASTIC_RUN_ID": "a"}) == "7-1"
     assert job_key({"TORCHELASTIC_RUN_ID": "a/../b"}) == "a-..-b"
