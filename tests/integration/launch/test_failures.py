@@ -182,7 +182,11 @@ def test_what_nohup_ignores_stays_ignored(launch: Launcher, nsys: Nsys, backend:
     )
     if backend == "none":
         launch.environ["NVPROBE_NSYS"] = "/bin/false"
-    process = launch.start(program, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit what is ignored
+    try:
+        process = launch.start(program)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     launch.wait_for("ready")
     process.send_signal(signal.SIGHUP)
     (launch.folder / "go").touch()
