@@ -10,11 +10,12 @@ still tells the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analyze.graph_calls import (
     GraphCalls,
@@ -25,7 +26,7 @@ from nvprobe.analyze.graph_calls import (
 from nvprobe.attribute.intervals import merged
 from nvprobe.attribute.launches import calls_named
 from nvprobe.attribute.model import Attribution, Modules
-from nvprobe.trace import Column, OpKind, Ops
+from nvprobe.trace import Column, OpKind, Ops, Ranges, Trace
 from nvprobe.trace.sidecar import GraphBreak, Recompile
 
 __all__ = ["CompiledGraph", "compiled_graphs"]
@@ -37,6 +38,8 @@ _TORCH_COMPILE = re.compile(
     r"^entire_(?P<what>frame|backward)_compile_data: (?:.*, )?compile_id=(?P<id>[^\s,]+)"
 )
 """What torch (2.11 at the latest) notes inside its range ``entire_frame_compile``."""
+_ABOUT_COMPILING = r"^(?:compile |entire_(?:frame|backward)_compile_data: )"
+"""How both begin: searched once in all names, of which emit_nvtx makes millions."""
 _EXPLANATION = re.compile(
     r"(?P<what>\S[^\n]*)\n\s*Explanation: (?P<why>.*?)"
     r"(?=\n\s*(?:Hint|Developer debug context):|\Z)",
@@ -304,20 +307,27 @@ def _compile_ranges(attribution: Attribution) -> Spans:
         return {}
     own: Spans = {}
     torch: Spans = {}
-    used = np.unique(ranges.name[ranges.name >= 0])
-    for name, text in zip(used.tolist(), attribution.trace.texts(used), strict=True):
-        match = _COMPILE.match(text or "") or _TORCH_COMPILE.match(text or "")
+    for row, text in _told(attribution.trace, ranges):
+        match = _COMPILE.match(text) or _TORCH_COMPILE.match(text)
         if not match or match["what"] == "cudagraph":
             continue
         noted = match.re is _TORCH_COMPILE
-        phase = "bwd" if match["what"] in ("bwd", "backward") else "fwd"
-        for row in np.flatnonzero(ranges.name == name).tolist():
-            span = int(tree.parent[row]) if noted else row
-            if span >= 0:
-                key = (int(ranges.process[row]), match["id"], phase)
-                edges = int(ranges.start[span]), int(tree.end[span])
-                (torch if noted else own).setdefault(key, []).append(edges)
+        span = int(tree.parent[row]) if noted else row
+        if span >= 0:
+            phase = "bwd" if match["what"] in ("bwd", "backward") else "fwd"
+            key = (int(ranges.process[row]), match["id"], phase)
+            edges = int(ranges.start[span]), int(tree.end[span])
+            (torch if noted else own).setdefault(key, []).append(edges)
     return own or torch
+
+
+def _told(trace: Trace, ranges: Ranges) -> Iterator[tuple[int, str]]:
+    """(row, name) of the ranges whose names may tell of a compilation."""
+    used = np.unique(ranges.name[ranges.name >= 0])
+    begins = pc.match_substring_regex(trace.strings.take(used), _ABOUT_COMPILING)
+    rows = np.flatnonzero(np.isin(ranges.name, used[begins.to_numpy(zero_copy_only=False)]))
+    for row, text in zip(rows.tolist(), trace.texts(ranges.name[rows]), strict=True):
+        yield row, str(text)
 
 
 def _break_text(breaks: Sequence[GraphBreak]) -> tuple[str | None, str | None]:
