@@ -115,22 +115,26 @@ def _folder(path: Path) -> Format:
 def trace_files(folder: Path) -> list[Path]:
     """The torch traces of a folder; one that is there packed too counts once.
 
-    By names that traces have, else any JSON; what does not begin as a trace is none (execution
-    traces lie beside them), unless all that is named as one begins otherwise: it may be damaged.
+    By names that traces have, else any JSON that begins as one. What is named as a trace and begins
+    as something else is none (execution traces lie beside them); what is empty or damaged may be
+    one that got lost, and is not passed over.
     """
     files = [file for file in sorted(folder.iterdir()) if _JSON_NAME.search(file.name.lower())]
+    files = [file for file in files if file.is_file()]
     named = [file for file in files if _TRACE_NAME.search(file.name.lower())]
-    found = [file for file in named or files if file.is_file() and _begins_as_trace(file)] or named
+    found = [file for file in named if _begins_as_trace(file) is not False] or named
+    found = found or [file for file in files if _begins_as_trace(file)]
     packed = {file.name.lower() for file in found}
-    return [file for file in found if f"{file.name.lower()}.gz" not in packed and file.is_file()]
+    return [file for file in found if f"{file.name.lower()}.gz" not in packed]
 
 
-def _begins_as_trace(path: Path) -> bool:
+def _begins_as_trace(path: Path) -> bool | None:
+    """Whether a file begins as a trace; None where it is empty or cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(_BEGINNING)
         if head.startswith(_GZIP):
             head = zlib.decompressobj(wbits=31).decompress(head, _BEGINNING)
     except (OSError, zlib.error):
-        return False
-    return _TRACE_BEGINNING.search(head) is not None
+        return None
+    return _TRACE_BEGINNING.search(head) is not None if head.strip(b"\0 \n") else None

@@ -194,6 +194,15 @@ def test_a_damaged_trace_alone_in_a_folder_is_said(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize("nothing", [b"", b"\x1f\x8bno", b"\0" * 4096])
+def test_a_trace_that_got_lost_is_not_passed_over(tmp_path: Path, nothing: bytes) -> None:
+    """Else the totals of a run would silently be those of the rest of it."""
+    _write(tmp_path / "trace_1.json", step=1)
+    (tmp_path / "trace_2.json").write_bytes(nothing)
+    with pytest.raises(InputError, match=r"^trace_2\.json: "):
+        load(tmp_path)
+
+
 def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
     for rank in (3, 1, 2):
         _write(tmp_path / f"rank-{rank}.json", pid=rank, rank=rank)
