@@ -178,7 +178,7 @@ def by_context(records: Located | None, ops: Ops | None) -> Located | None:
     contexts, first = np.unique(_context(ops), return_index=True)
     asked = _context(records)
     at = np.minimum(np.searchsorted(contexts, asked), len(contexts) - 1)
-    known = contexts[at] == asked
+    known = (contexts[at] == asked) & (records.context >= 0)
     device = np.where(known, ops.device[first[at]], records.device)
     return dataclasses.replace(records, device=device.astype(np.int32))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 from pathlib import Path
@@ -586,3 +587,9 @@ def test_records_lie_on_the_device_of_their_context() -> None:
     assert found is not None
     assert found.device.tolist() == [0, 1, 0]
     assert by_context(syncs, None) is syncs
+    nameless = np.full(3, -1, np.int64)
+    ops = dataclasses.replace(ops, process=np.zeros(2, np.int64), context=nameless[:2])
+    syncs = dataclasses.replace(syncs, process=zero, context=nameless, device=np.array([1, 0, 1]))
+    found = by_context(syncs, ops)
+    assert found is not None
+    assert found.device.tolist() == [1, 0, 1], "no context is no context of a device"
