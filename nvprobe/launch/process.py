@@ -358,10 +358,12 @@ class _Watch:
 
 
 def _bytes_below(folder: Path) -> int:
+    """Bytes of all files in a folder; what nsys removes meanwhile is passed over."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
+    for parent, _, names in os.walk(folder):  # Path.rglob fails at a folder that is gone
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(parent, name).lstat().st_size
     return total
 
 
