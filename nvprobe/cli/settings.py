@@ -115,8 +115,8 @@ def default_map(
     """Defaults of ``command`` by parameter, from ``[tool.nvprobe]`` of the nearest pyproject.toml.
 
     Keys are options as they are typed, without the dashes in front. ``commands`` gives all
-    commands: asked where the table has what ``command`` does not take. Raises UsageError for a key
-    that no command takes, which is a slip of the pen.
+    commands, and is asked only where there is a table. Raises UsageError for a key that no command
+    takes, which is a slip of the pen.
     """
     path = _pyproject(Path.cwd())
     table = {} if path is None else _read_table(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvprobe.errors import InputError
 
-__all__ = ["EXPORT_AGAIN", "base_name", "printable", "shown", "unusable"]
+__all__ = ["EXPORT_AGAIN", "base_name", "counted", "printable", "shown", "unusable"]
 
 EXPORT_AGAIN = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
