@@ -10,10 +10,10 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -45,6 +45,18 @@ COMMANDS = {
 INTERRUPTED = 130
 
 
+class _ReaderLeft(Exception):
+    """Nobody reads any more what is printed (``| head``), which click would call a failure."""
+
+
+@contextlib.contextmanager
+def _until_the_reader_leaves() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderLeft from error
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
 
@@ -60,6 +72,22 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         name_variables(command)
         return command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Read the options; ``--help`` prints already here."""
+        with _until_the_reader_leaves():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _until_the_reader_leaves():
+            return super().invoke(ctx)
 
     def all_commands(self) -> list[click.Command]:
         """Every command, imported."""
@@ -111,7 +139,7 @@ def _run(settings: Settings, arguments: Sequence[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("nvprobe: interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
+    except _ReaderLeft:
         _close_stdout()
         return 0
     except Exception as error:

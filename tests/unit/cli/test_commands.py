@@ -165,16 +165,22 @@ def test_a_slip_in_the_settings_is_told(capsys, tmp_path, monkeypatch, text, wro
     assert run(capsys, "demo")[0] == 0, "an option of another command may be shared"
 
 
-@pytest.mark.parametrize(("option", "line"), [("--json", "{\n"), ("--rows=9", "h200_eager.sqlite")])
-def test_a_reader_that_leaves_early_is_no_error(option, line):
-    command = f"{sys.executable} -m nvprobe demo {option} | head -n 1"
+@pytest.mark.parametrize(
+    "words", [["demo", "--json"], ["demo", "--rows=9"], ["demo", "-h"], ["-h"]]
+)
+def test_a_reader_that_leaves_early_is_no_error(words):
+    """As ``head`` does; here it is gone before anything is printed, whatever else runs."""
+    reads, writes = os.pipe()
+    os.close(reads)
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "nvprobe", *words],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0
-    assert done.stdout.startswith(line)
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_read_only_folder_is_told_by_the_name_that_was_asked_for(capsys, tmp_path, monkeypatch):
