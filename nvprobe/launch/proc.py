@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
     "Process",
+    "Turn",
     "adopt_orphans",
     "clear_stale_locks",
     "descendants",
@@ -112,6 +116,46 @@ def clear_stale_locks(shared_memory: Path = Path("/dev/shm")) -> bool:  # noqa: 
                 file.unlink()
                 removed = True
     return removed
+
+
+class Turn:
+    """One process of this user at a time, for as long as it takes or others are willing to wait.
+
+    Two agents of nsys 2022.4 that begin at one moment may find shared memory that the other has not
+    made ready, and then fail, or wait for ever.
+    """
+
+    def __init__(self, what: str, patience_s: float) -> None:
+        self._file = Path(tempfile.gettempdir()) / f"nvprobe-{what}-{os.geteuid()}.lock"
+        self._patience_s = patience_s
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Turn:
+        """Wait for the turn, in vain where the file cannot be made or locked."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        deadline = time.monotonic() + self._patience_s
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(self._file, flags, 0o600)
+            while not self._locked() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        return self
+
+    def _locked(self) -> bool:
+        assert self._descriptor is not None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def over(self) -> None:
+        """Let the next one begin."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __exit__(self, *_: object) -> None:
+        self.over()
 
 
 def load_prctl() -> ctypes.CDLL | None:

@@ -40,6 +40,8 @@ _GENTLE_S = 10.0
 _AGENT_S = 3.0
 """How long nsys's agent gets after SIGTERM. Killed at once it may hold a lock in shared memory,
 for which every later nsys then waits in vain (see `proc.clear_stale_locks`)."""
+_TURN_S = 15.0
+"""How long a rank waits for the others of its machine to start their nsys, one after another."""
 _SILENT_S = 4.0
 """How long nobody is told what is waited for."""
 _FULL_DISK_S = 5.0
@@ -107,7 +109,7 @@ def run_under_nsys(
     wrapper += [" ".join(str(int(number)) for number in _ignored()), "--"]
     argv = nsys_argv([*wrapper, *program])
     inherited = (write_end, out, err)
-    with _signals_held() as prepare, _closing(read_end):
+    with _signals_held() as prepare, _closing(read_end), proc.Turn("nsys", _TURN_S) as turn:
         with _closing(*inherited), (folder / LOG).open("wb") as log:
             try:
                 nsys = subprocess.Popen(
@@ -123,7 +125,7 @@ def run_under_nsys(
                 return Ending(None, trouble="never-started")
         watch = _Watch(nsys, read_end, fallback, timeouts, tell)
         try:
-            return watch.to_the_end()
+            return watch.to_the_end(turn.over)
         finally:
             watch.leave_nothing_running()
 
@@ -193,9 +195,11 @@ class _Watch:
         """Signals that came before the program ran."""
         os.set_blocking(status_pipe, False)
 
-    def to_the_end(self) -> Ending:
-        """Wait for the program, then for nsys."""
-        trouble = self.wait_for_start() or self.wait_for_program() or self.wait_for_nsys()
+    def to_the_end(self, started: Callable[[], object]) -> Ending:
+        """Wait for the program, then for nsys; ``started`` is called when it is known to run."""
+        trouble = self.wait_for_start()
+        started()
+        trouble = trouble or self.wait_for_program() or self.wait_for_nsys()
         return Ending(
             self.code, self.signal, self.nsys.poll(), trouble or "none", self.interrupts > 0
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from nvprobe.launch import proc
+from nvprobe.launch.proc import Turn
 
 
 def test_descendants_at_any_depth() -> None:
@@ -36,3 +39,43 @@ def test_stale_locks_go_only_while_no_nsys_runs(
     monkeypatch.setattr(proc, "is_of_nsys", lambda _pid: False)
     assert proc.clear_stale_locks(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_turns_come_one_after_another(scratch: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with Turn("test", 60):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
+    with Turn("test", 60) as turn:
+        waiting.start()
+        order.append("first")
+        turn.over()
+        turn.over()  # again, at the latest when the block ends
+        waiting.join()
+        order.append("third")
+    assert order == ["first", "second", "third"]
+    assert [path.stat().st_mode & 0o777 for path in scratch.iterdir()] == [0o600]
+
+
+def test_nobody_waits_for_ever_for_a_turn(scratch: Path) -> None:
+    with Turn("test", 60), Turn("test", 0), Turn("other", 0):
+        pass
+
+
+def test_a_turn_that_cannot_be_taken_is_none_to_wait_for(scratch: Path) -> None:
+    link = scratch / f"nvprobe-test-{os.geteuid()}.lock"
+    link.symlink_to(scratch / "of somebody else")  # in a folder that all may write
+    with Turn("test", 60):
+        pass
+    assert list(scratch.iterdir()) == [link]
+    with Turn("no folder/of that name", 60):
+        pass
