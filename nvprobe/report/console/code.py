@@ -70,12 +70,18 @@ def operators(analysis: Analysis, view: TreeView, width: int) -> RenderableType 
             f"{row['calls']:,}",
             time(row["self_cpu_ns"]),
             *((time(own) if own else "·", percent(own, total)) if gpu else ()),
-            left_cut(row["source"], room) if row["source"] else place(row["path"], room),
+            left_cut(row["source"], room) if row["source"] else place(_around(row), room),
         )
     more = len(rows) - view.kernels
     if more > 0:
         return Group(table, Text(f"… {count(more, 'more operator')} (--kernels)", "dim"))
     return table
+
+
+def _around(row: Mapping[str, Any]) -> str:
+    """The path that an operator lies in, without itself."""
+    path, name = row["path"] or "", row["name"] or ""
+    return path.removesuffix(f"/{name}")
 
 
 def _with_shapes(row: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def module(name: str, forward: int, backward: int = 0, recompute: int = 0, *sour
 
 def operator(name: str, shapes: str | None, self_cpu: int, self_gpu: int, **more: Any) -> dict:
     own = {"self_cpu_ns": self_cpu, "gpu_self_ns": self_gpu}
-    rest = {"calls": 2, "path": "step/forward", "source": None}
+    rest = {"calls": 2, "path": f"step/forward/{name}", "source": None}
     return {"name": name, "shapes": shapes, **own, **rest, **more}
 
 
