@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.nvtx_recorder import Recorder, build
 
@@ -15,8 +15,11 @@ SHARED = Path(os.environ.get("NVPROBE_SHARED", ROOT.parent / "shared"))
 CORPUS = SHARED / "corpus"
 
 # The same examples in every run, so that a change is judged and not the dice;
-# `pytest --hypothesis-profile=explore` looks for new ones.
-settings.register_profile("steady", derandomize=True, deadline=None)
+# `pytest --hypothesis-profile=explore` looks for new ones. How long it takes to make one says
+# how busy the machine is.
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("steady")
 
