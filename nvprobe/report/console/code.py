@@ -88,7 +88,7 @@ def _with_shapes(row: Mapping[str, Any]) -> str:
     """``aten::mm [2048, 512] [512, 512]``: what has no shape is left out."""
     try:
         shapes = json.loads(row["shapes"] or "[]")
-    except ValueError:
-        shapes = []
-    told = [json.dumps(shape) for shape in shapes if shape] if isinstance(shapes, list) else []
+        told = [json.dumps(shape) for shape in shapes if shape] if isinstance(shapes, list) else []
+    except (ValueError, RecursionError):  # a file may hold whatever it likes
+        told = []
     return " ".join([row["name"] or "(unnamed)", *told])

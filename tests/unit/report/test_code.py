@@ -82,6 +82,12 @@ def test_operators_by_what_they_cost_themselves(demo):
     assert more == "… 1 more operator (--kernels)"
 
 
+def test_shapes_that_are_nested_without_end_are_left_out(demo):
+    rows = [operator("aten::mm", "[" * 100_000, 100, 5_000)]
+    _, line = section(replace(demo, operators=rows), "Operator")
+    assert line.startswith("aten::mm 2 100 ns ")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_narrow_terminals(demo, width):
     source = "directory/" * 9 + "a.py:1"
