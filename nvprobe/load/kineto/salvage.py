@@ -97,7 +97,7 @@ def _read(text: str, start: int, limit: int, found: Salvage, *, last: bool, garb
         return _mend(text[start:limit], limit, found, last=last)
     body = text[start:end]
     clean = "".join(_escaped(body)) if not body.isprintable() else body
-    clean = _LONE_SURROGATE.sub(r"\\ufffd", clean)
+    clean = _without_half_pairs(clean)
     found.mended += (clean != body) or (garbled and "\ufffd" in body)
     found.events.append(clean.encode(errors="replace"))
     return end
@@ -113,7 +113,7 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
             _, end = _DECODER.raw_decode(candidate)
         except (ValueError, RecursionError):
             continue
-        clean = _LONE_SURROGATE.sub(r"\\ufffd", "".join(_escaped(candidate[:end])))
+        clean = _without_half_pairs("".join(_escaped(candidate[:end])))
         found.events.append(clean.encode(errors="replace"))
         found.mended += 1
         return limit
@@ -130,6 +130,11 @@ def _without_no_numbers(body: str) -> str:
     return "".join(
         part if row % 2 else _NO_NUMBER.sub("null", part) for row, part in enumerate(parts)
     )
+
+
+def _without_half_pairs(body: str) -> str:
+    """Escapes of half a surrogate pair as U+FFFD: Python reads them, msgspec does not."""
+    return _LONE_SURROGATE.sub(r"\\ufffd", body) if "\\u" in body else body
 
 
 def _is_open(body: str) -> bool:
