@@ -15,6 +15,7 @@ __all__ = ["count", "kernel_name", "left_cut", "percent", "place", "plain", "siz
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
 
+_LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+:\d+)(?P<function> \(.*\))$")
 _WRAPPER = re.compile(r"^Kernel2?<(\w+)>.*")
 
 
@@ -24,8 +25,11 @@ def plain(text: str | None, style: str = "") -> Text:
 
 
 def left_cut(text: str | None, width: int) -> Text:
-    """The same, losing its beginning where it is too long: the end of a line's file says more."""
+    """A line of code in so much room: it loses folders first, then the function's name."""
     whole = printable(text, _LONGEST) if text else "–"
+    line = _LINE.match(whole)
+    if line and len(whole) > width < len(line["file"]) + len(line["function"]) + 1:
+        whole = whole.removesuffix(line["function"])
     cut = whole if len(whole) <= width else "…" + whole[1 - width :]
     return Text(cut, no_wrap=True)
 

@@ -13,6 +13,7 @@ from nvprobe.attribute import attribute
 from nvprobe.demo import unpacked
 from nvprobe.load import load
 from nvprobe.report.console import TreeView
+from nvprobe.report.console.format import left_cut
 from tests.unit.report.test_console import printed
 
 
@@ -100,3 +101,20 @@ def test_none_are_shown_where_there_are_none_or_none_are_wanted(demo):
     assert section(replace(demo, modules=[], operators=None), "Module") == []
     assert section(replace(demo, operators=[]), "Operator") == []
     assert section(demo, "Module", kernels=0) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, "a/folder/attention.py:148 (forward)"),
+        (30, "…er/attention.py:148 (forward)"),
+        (28, "…/attention.py:148 (forward)"),
+        (27, "…attention.py:148 (forward)"),
+        (26, "a/folder/attention.py:148"),
+        (20, "…er/attention.py:148"),
+        (10, "…on.py:148"),
+    ],
+)
+def test_a_line_keeps_its_file_and_number_as_long_as_it_can(width, shown):
+    assert left_cut("a/folder/attention.py:148 (forward)", width).plain == shown
+    assert left_cut(f"{'long' * 9} (no line)", width).plain[0] == "…"
