@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nvprobe.cli.files import in_words, spare_inputs
+from nvprobe.cli.files import in_words, not_written, spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options
-from nvprobe.errors import InputError, UsageError
+from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from nvprobe.analyze.analysis import Analysis
@@ -126,8 +126,7 @@ def _put(target: Path, write: Callable[[Path], None]) -> None:
         partial.replace(target)
     except (OSError, sqlite3.OperationalError) as error:
         fault = error.strerror if isinstance(error, OSError) else error
-        name = in_words(target.name)
-        raise InputError(f"cannot write {name}: {fault}; choose another --output") from error
+        raise not_written(target, fault) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ import click
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, UsageError
 
-__all__ = ["deliver", "in_words", "spare_inputs", "write_file"]
+__all__ = ["deliver", "in_words", "not_written", "spare_inputs", "write_file"]
 
 _LONGEST_PATH = 4096
 
@@ -47,6 +47,11 @@ def spare_inputs(target: Path | None, inputs: Iterable[str]) -> None:
                 raise UsageError(f"{in_words(target.name)} is an input; choose another --output")
 
 
+def not_written(path: Path, fault: object) -> InputError:
+    """The error for a file or folder that cannot be made."""
+    return InputError(f"cannot write {in_words(path.name)}: {fault}; choose another --output")
+
+
 def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` make a file beside ``path``, then put it in place and say so.
 
@@ -60,9 +65,7 @@ def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) ->
         write(partial)
         partial.replace(path)
     except OSError as error:
-        name = in_words(path.name)
-        message = f"cannot write {name}: {error.strerror}; choose another --output"
-        raise InputError(message) from error
+        raise not_written(path, error.strerror) from error
     finally:
         with contextlib.suppress(OSError):  # a read-only file system refuses this, too
             partial.unlink(missing_ok=True)

@@ -76,7 +76,7 @@ def _what_to_trace(flags: _Flags, options: LaunchOptions) -> None:
     """CUDA and NVTX; OS calls and stacks only when asked: they once made 2 GB a second."""
     traces = ["cuda", "nvtx", *(["osrt"] if options.os_calls else [])]
     flags.add("--trace", ",".join(traces))
-    sampling = options.call_chains or _python_stacks(flags, options)
+    sampling = _stacks(flags, options)
     flags.add("--sample", "process-tree" if sampling else "none")
     flags.add("--cpuctxsw", "none")
     flags.add("--backtrace", "fp" if sampling else "none")
@@ -115,7 +115,7 @@ def _extras(flags: _Flags, options: LaunchOptions) -> None:
             "GPU metrics are not recorded",
         )
         flags.add_if("--gpu-metrics-frequency", "20000")
-    if options.call_chains or _python_stacks(flags, options):
+    if _stacks(flags, options):
         which = "all:1" if _python_stacks(flags, options) else "sync:1"
         flags.add_if("--cudabacktrace", which, "call chains are not recorded")
     if options.python_backtraces:
@@ -124,6 +124,11 @@ def _extras(flags: _Flags, options: LaunchOptions) -> None:
         flags.add_if("--python-sampling", "true", "Python is not sampled")
     if options.memory_usage:
         flags.add_if("--cuda-memory-usage", "true", "memory usage is not recorded")
+
+
+def _stacks(flags: _Flags, options: LaunchOptions) -> bool:
+    """Whether stacks of CUDA calls are recorded, for which nsys has to sample CPUs."""
+    return options.call_chains or _python_stacks(flags, options)
 
 
 def _python_stacks(flags: _Flags, options: LaunchOptions) -> bool:

@@ -87,11 +87,6 @@ class LaunchOptions:
         """What is asked of nsys beyond ranges and GPU work, as typed."""
         return [name for field_name, name in _EXTRAS.items() if getattr(self, field_name)]
 
-    @property
-    def samples_cpus(self) -> bool:
-        """Whether nsys has to sample CPUs for what is asked."""
-        return self.call_chains or self.python_backtraces
-
     def without_extras(self) -> LaunchOptions:
         """The same with none of them."""
         none = LaunchOptions()

@@ -52,6 +52,11 @@ class Plan:
         """Whether the program runs through the bootstrap."""
         return self.target != self.plain
 
+    @property
+    def samples_cpus(self) -> bool:
+        """Whether nsys samples CPUs."""
+        return self.nsys is not None and "--sample=none" not in self.nsys_argv(Path(), [])
+
     def nsys_argv(self, folder: Path, command: list[str]) -> list[str]:
         """The command that profiles ``command`` into ``folder``."""
         assert self.nsys is not None

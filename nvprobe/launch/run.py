@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import random
 import re
 import shlex
 import shutil
@@ -50,8 +49,6 @@ up too late on a machine under load or as another nsys began, or waited for a lo
 held."""
 _REFUSED = re.compile("Illegal |unrecogni[sz]ed option|nvalid argument", re.IGNORECASE)
 """What nsys says of an option, or a value of one, that it does not take (2022.4, 2025.3)."""
-_APART_S = 0.5
-"""Ranks that begin at one moment try again up to so much later, each at its own."""
 
 
 @dataclass
@@ -212,7 +209,6 @@ class _Run:
                 self.plan = self._without_extras(temporary)
             elif _TRANSIENT.search(said):
                 clear_stale_locks()
-                time.sleep(random.uniform(0, _APART_S))  # noqa: S311 - to part ranks, not to hide
             else:
                 break
         self.plan = self._without_nsys(ending, temporary)
@@ -274,7 +270,7 @@ class _Run:
             nsys, self.folder, temporary, ending, options.window, status, options.timeouts
         )
         outcome.notes += capture.notes
-        if ending.trouble == "finish-timeout" and options.samples_cpus:
+        if ending.trouble == "finish-timeout" and self.plan.samples_cpus:
             outcome.notes.append(
                 "CPU sampling may be why: try without --call-chains and --python-backtraces"
             )

@@ -12,7 +12,8 @@ from rich.text import Text
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.findings import Finding
 from nvprobe.analyze.model import UNKNOWN
-from nvprobe.report.console.format import count, percent, place, plain, size, time
+from nvprobe.load.faults import counted
+from nvprobe.report.console.format import percent, place, plain, size, time
 from nvprobe.report.console.view import TreeView
 
 __all__ = ["findings", "memory_peak", "memory_use"]
@@ -77,10 +78,10 @@ def _peaks_counted(analysis: Analysis) -> list[str]:
         return []
     table, out = analysis.allocator.devices, []
     for row, device in enumerate(table.device.tolist()):
-        counted = (table.device_allocs[row], table.device_frees[row], table.retries[row])
-        taken, given, retries = ("–" if n == UNKNOWN else f"{n:,}" for n in counted)
+        calls_of = (table.device_allocs[row], table.device_frees[row], table.retries[row])
+        taken, given, retries = ("–" if n == UNKNOWN else f"{n:,}" for n in calls_of)
         calls = (
-            f"; in {count(int(table.steps[row]), 'step')} {taken} allocations and {given} frees "
+            f"; in {counted(int(table.steps[row]), 'step')} {taken} allocations and {given} frees "
             f"of the driver, {retries} retries"
         )
         out.append(

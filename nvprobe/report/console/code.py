@@ -11,7 +11,8 @@ from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.attribute.model import ModuleMethod
-from nvprobe.report.console.format import count, left_cut, percent, place, plain, time
+from nvprobe.load.faults import counted
+from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 
@@ -50,7 +51,7 @@ def _summary(analysis: Analysis, more: int) -> str:
     resolved = [m.name.lower() for m in ModuleMethod if m.resolved]
     known = sum(ledger[name]["gpu_ns"] for name in resolved if name in ledger)
     share = percent(known, analysis.ledger.total.gpu_ns)
-    left = f"… {count(more, 'more module')} (--kernels); " if more > 0 else ""
+    left = f"… {counted(more, 'more module')} (--kernels); " if more > 0 else ""
     return f"{left}{share} of GPU time has a module, each op in the innermost one"
 
 
@@ -74,7 +75,7 @@ def operators(analysis: Analysis, view: TreeView, width: int) -> RenderableType 
         )
     more = len(rows) - view.kernels
     if more > 0:
-        return Group(table, Text(f"… {count(more, 'more operator')} (--kernels)", "dim"))
+        return Group(table, Text(f"… {counted(more, 'more operator')} (--kernels)", "dim"))
     return table
 
 

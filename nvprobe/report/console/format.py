@@ -10,7 +10,7 @@ from nvprobe.analyze.model import UNKNOWN
 from nvprobe.analyze.summary import duration, short_path
 from nvprobe.load.faults import printable
 
-__all__ = ["count", "kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
+__all__ = ["kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
 
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
@@ -52,11 +52,6 @@ def time(ns: int) -> str:
 def percent(part: int, whole: int) -> str:
     """``45.1 %`` of the whole, a dash of nothing."""
     return f"{part / whole:.1%}" if whole else "–"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 step``, ``1,204 steps``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def size(number: int) -> str:

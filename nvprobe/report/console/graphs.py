@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analyze.analysis import Analysis
-from nvprobe.report.console.format import count, percent, plain, time
+from nvprobe.load.faults import counted
+from nvprobe.report.console.format import percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 
@@ -41,7 +42,7 @@ def compiled(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
             *("–" if graph[key] is None else time(graph[key]) for key in known),
         )
     more = len(graphs) - _LINES
-    notes = [*_notes(graphs), *([f"… {count(more, 'more graph')} (--json)"] if more > 0 else [])]
+    notes = [*_notes(graphs), *([f"… {counted(more, 'more graph')} (--json)"] if more > 0 else [])]
     return Group(out, *(Text(plain(note).plain, "dim") for note in notes))
 
 

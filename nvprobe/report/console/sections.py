@@ -11,11 +11,11 @@ from rich.text import Text
 from nvprobe.analyze.analysis import Analysis
 from nvprobe.analyze.model import Steps
 from nvprobe.attribute.model import Method
+from nvprobe.load.faults import counted
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
 from nvprobe.report.console.format import (
-    count,
     kernel_name,
     percent,
     place,
@@ -81,12 +81,12 @@ def ledger(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
     text = Text("Ledger: ", "bold")
     if not book.total.ops:
         return text.append("no GPU ops", "").append(_outside(analysis), "dim")
-    text.append(f"{count(book.total.ops, 'op')}, {time(book.total.gpu_ns)} of GPU time", "")
+    text.append(f"{counted(book.total.ops, 'op')}, {time(book.total.gpu_ns)} of GPU time", "")
     parts = []
     for method, entry in book.by_method.items():
         name = method.name.lower().replace("_", " ") if method.resolved else _REASONS[method]
         parts.append(
-            f"{name} {percent(entry.gpu_ns, book.total.gpu_ns)} ({count(entry.ops, 'op')})"
+            f"{name} {percent(entry.gpu_ns, book.total.gpu_ns)} ({counted(entry.ops, 'op')})"
         )
     if parts:
         text.append(" = " + " + ".join(parts), "")
@@ -101,7 +101,7 @@ def _outside(analysis: Analysis) -> str:
     if outside is None:
         return ""
     filters = plain(" ".join(outside.filters)).plain
-    ops, gpu = count(outside.ops, "op"), time(outside.gpu_ns)
+    ops, gpu = counted(outside.ops, "op"), time(outside.gpu_ns)
     return f"; outside {filters} and not counted: {ops}, {gpu} of GPU time"
 
 
@@ -172,7 +172,7 @@ def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
         table.add_row(label, *(cells[name] for name in names[1:]))
     if more > 0:
         return Group(
-            table, Text(f"… {count(more, 'more range')} (--rows, --depth, --filter)", "dim")
+            table, Text(f"… {counted(more, 'more range')} (--rows, --depth, --filter)", "dim")
         )
     return table
 
@@ -198,7 +198,7 @@ def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
         )
     more = len(analysis.kernels) - len(shown)
     if more > 0:
-        return Group(table, Text(f"… {count(more, 'more kernel')} (--kernels)", "dim"))
+        return Group(table, Text(f"… {counted(more, 'more kernel')} (--kernels)", "dim"))
     return table
 
 
@@ -242,7 +242,7 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
             *(_gpu_of_step(table, row) if gpu else ()),
         )
     longest, median = spread.longest_ns, spread.median_ns
-    summary = f"{count(spread.count, 'step')}: median {time(median)}"
+    summary = f"{counted(spread.count, 'step')}: median {time(median)}"
     if spread.count > 1:
         summary += f", {time(spread.shortest_ns)} to {time(longest)} (step {spread.slowest})"
     if spread.count > len(order):

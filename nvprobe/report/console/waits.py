@@ -12,7 +12,8 @@ from nvprobe.analyze.waiting.charges import by
 from nvprobe.analyze.waiting.host import by_label
 from nvprobe.analyze.waiting.hostwork import Cause
 from nvprobe.analyze.waiting.waits import Waits
-from nvprobe.report.console.format import count, left_cut, percent, place, plain, time
+from nvprobe.load.faults import counted
+from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 from nvprobe.trace import Column
@@ -80,7 +81,7 @@ def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
     if not any(row.line for row in rows):
         parts.append(Text(_NO_LINES, "dim"))
     if waits.sampled is not None:
-        seen_in = count(waits.sampled.samples, "Python sample")
+        seen_in = counted(waits.sampled.samples, "Python sample")
         note = f"lines of host time and launch calls are an estimate from {seen_in} in idle time"
         parts.append(Text(note, "dim"))
     return parts
@@ -199,4 +200,4 @@ def _host_labels(analysis: Analysis, waits: Waits) -> list[str]:
 
 
 def _more(number: int, noun: str, options: str) -> list[Text]:
-    return [Text(f"… {count(number, noun)} ({options})", "dim")] if number > 0 else []
+    return [Text(f"… {counted(number, noun)} ({options})", "dim")] if number > 0 else []
