@@ -14,13 +14,13 @@ TYPE_CHECKING = False  # importing typing would take most of the time that impor
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvprobe.annotate.decorator import annotate
-    from nvprobe.annotate.instrument import instrument
-    from nvprobe.annotate.ranges import range  # noqa: A004
-    from nvprobe.annotate.steps import step, steps
-    from nvprobe.attribute.together import load
+    from nvprobe.api import analyze
     from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
-    from nvprobe.results import analyze
+    from nvprobe.instrumentation.decorator import annotate
+    from nvprobe.instrumentation.instrument import instrument
+    from nvprobe.instrumentation.ranges import range  # noqa: A004
+    from nvprobe.instrumentation.steps import step, steps
+    from nvprobe.merging.load import load
 
 _HOMES = {
     "GateFailed": "nvprobe.errors",
@@ -28,13 +28,13 @@ _HOMES = {
     "NvprobeError": "nvprobe.errors",
     "ToolError": "nvprobe.errors",
     "UsageError": "nvprobe.errors",
-    "analyze": "nvprobe.analyze",
-    "annotate": "nvprobe.annotate",
-    "instrument": "nvprobe.annotate.instrument",
-    "load": "nvprobe.load",
-    "range": "nvprobe.annotate.ranges",
-    "step": "nvprobe.annotate.steps",
-    "steps": "nvprobe.annotate.steps",
+    "analyze": "nvprobe.api",
+    "annotate": "nvprobe.instrumentation.decorator",
+    "instrument": "nvprobe.instrumentation.instrument",
+    "load": "nvprobe.merging.load",
+    "range": "nvprobe.instrumentation.ranges",
+    "step": "nvprobe.instrumentation.steps",
+    "steps": "nvprobe.instrumentation.steps",
 }
 
 __all__ = [
@@ -55,12 +55,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its room on first use."""
+    """Import a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'nvprobe' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    # A room named like its most used function is that function: its module can be called.
-    value = home if _HOMES[name] == f"nvprobe.{name}" else getattr(home, name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,6 @@
 """Find Nsight Systems, learn its version and flags, and drive its export and importer.
 
-Nothing here profiles: :mod:`nvprobe.launch` does, and :mod:`nvprobe.load` exports reports with it.
+Nothing here profiles: `nvprobe.launch` does, and `nvprobe.readers` exports reports with it.
 Flags differ by version, so they are read from ``nsys profile --help`` rather than remembered; the
 answer is cached by path and version. What nsys prints is never trusted: it may be another program,
 hang, or print nonsense, and each of those is a :class:`~nvprobe.errors.ToolError` of one line.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nvprobe.load import load
-from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers import load
+from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
 from nvprobe.trace import Trace
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import combinations
 
-from nvprobe.attribute import Attribution
+from nvprobe.attribution import Attribution
 
 
 class OverlapOracle:

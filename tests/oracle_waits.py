@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 
 import pyarrow as pa
 
-from nvprobe.analyze.waiting.rules import CallRole, RangeRole, call_roles, range_roles
-from nvprobe.analyze.waiting.rules import wait_for_device as _whole_device
-from nvprobe.attribute import Kind, attribute
+from nvprobe.analysis.waiting.rules import CallRole, RangeRole, call_roles, range_roles
+from nvprobe.analysis.waiting.rules import wait_for_device as _whole_device
+from nvprobe.attribution import Kind, attribute
 from nvprobe.trace import Trace
 from tests.oracle import Oracle
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nvprobe.analyze.model import Steps
-from nvprobe.analyze.overlap.combinations import Combinations, Work
-from nvprobe.analyze.overlap.communication import exposed_by_path
-from nvprobe.analyze.waiting.idle import step_at
-from nvprobe.analyze.waiting.waits import Waits
-from nvprobe.attribute import Attribution
+from nvprobe.analysis.model import Steps
+from nvprobe.analysis.overlap.combinations import Combinations, Work
+from nvprobe.analysis.overlap.communication import exposed_by_path
+from nvprobe.analysis.waiting.idle import step_at
+from nvprobe.analysis.waiting.waits import Waits
+from nvprobe.attribution import Attribution
 from tests.oracle_overlap import OverlapOracle
 
 

@@ -20,7 +20,7 @@ def command(settings: Settings, /, clear: bool) -> None:
     while its input is unchanged. NVPROBE_CACHE names the folder ("off" keeps nothing),
     NVPROBE_CACHE_SIZE how much it may hold.
     """
-    from nvprobe.load import cache
+    from nvprobe.readers import cache
 
     if clear:
         freed = cache.clear()
@@ -34,8 +34,8 @@ def command(settings: Settings, /, clear: bool) -> None:
 def _json() -> str:
     import msgspec
 
-    from nvprobe.load import cache
-    from nvprobe.load.faults import base_name
+    from nvprobe.readers import cache
+    from nvprobe.readers.faults import base_name
 
     folder = cache.folder()
     rows = [
@@ -59,8 +59,8 @@ def _json() -> str:
 def _show() -> None:
     import time
 
-    from nvprobe.load import cache
-    from nvprobe.load.faults import printable
+    from nvprobe.readers import cache
+    from nvprobe.readers.faults import printable
 
     folder, rows = cache.folder(), cache.entries()
     if folder is None:

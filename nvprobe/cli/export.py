@@ -20,7 +20,7 @@ from nvprobe.cli.settings import Settings, common_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.analysis import Analysis
+    from nvprobe.analysis.result import Analysis
 
 __all__ = ["command"]
 

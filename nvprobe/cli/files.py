@@ -32,7 +32,7 @@ def deliver(settings: Settings, text: str, next_command: str | None = None) -> N
 
 def in_words(path: Path | str) -> str:
     """A path, or a command with one, for a message: whole, and free of what drives a terminal."""
-    from nvprobe.load.faults import printable
+    from nvprobe.readers.faults import printable
 
     return printable(str(path), _LONGEST_PATH)
 

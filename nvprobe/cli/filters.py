@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.selection import Selection
+    from nvprobe.analysis.selection import Selection
 
 __all__ = ["filter_options", "selection_of", "stacks_option"]
 
@@ -32,7 +32,7 @@ class Steps(click.ParamType):  # type: ignore[type-arg]
         if match is None or str(value).strip() in ("", ":"):
             self.fail(f"{value!r}: give FIRST:LAST (LAST excluded), as in 10:15", param, ctx)
         first = int(match[1] or 0)
-        from nvprobe.analyze.selection import NO_LAST_STEP
+        from nvprobe.analysis.selection import NO_LAST_STEP
 
         last = int(match[3]) if match[3] else NO_LAST_STEP if match[2] else first + 1
         if last <= first:
@@ -126,7 +126,7 @@ def filter_options(function: F) -> F:
 
 def selection_of(options: dict[str, Any]) -> Selection:
     """The selection that the options ask for; takes them out of ``options``."""
-    from nvprobe.analyze.selection import Selection
+    from nvprobe.analysis.selection import Selection
 
     return Selection(
         processes=options.pop("processes"),

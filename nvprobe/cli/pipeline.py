@@ -12,8 +12,8 @@ from nvprobe.cli.settings import Settings
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.analysis import Analysis
-    from nvprobe.analyze.selection import Selection
+    from nvprobe.analysis.result import Analysis
+    from nvprobe.analysis.selection import Selection
 
 __all__ = ["analysis_of", "exports_beside"]
 
@@ -30,28 +30,28 @@ def analysis_of(
     """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
-        from nvprobe.attribute.together import load
+        from nvprobe.merging.load import load
 
         trace = load(*inputs, python_stacks=python_stacks)
         snapshot = None
         if memory_snapshot is not None:
-            from nvprobe.load.memory_snapshot import load_memory_snapshot
+            from nvprobe.readers.memory_snapshot import load_memory_snapshot
 
             snapshot = load_memory_snapshot(memory_snapshot)
         stage("attributing")
-        from nvprobe.analyze.selection import Selection, select
+        from nvprobe.analysis.selection import Selection, select
 
         attribution = select(trace, selection or Selection(), index_rules)
         stage("analysing")
-        from nvprobe.analyze import analyze
+        from nvprobe.analysis import analyze
 
         return analyze(attribution, snapshot)
 
 
 def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:
     """Put the exports of the reports among ``inputs`` beside them; UsageError without any."""
-    from nvprobe.load.nsys_report import keep_export
-    from nvprobe.load.sniff import Format, sniff
+    from nvprobe.readers.nsys_report import keep_export
+    from nvprobe.readers.sniff import Format, sniff
 
     reports = [Path(given) for given in inputs if sniff(given) is Format.NSYS_REPORT]
     if not reports:

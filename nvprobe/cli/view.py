@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from nvprobe.analyze.analysis import Analysis
+    from nvprobe.analysis.result import Analysis
     from nvprobe.cli.settings import Settings
     from nvprobe.report.console import TreeView
 
@@ -99,7 +99,7 @@ def tree_view(
     by: str,
 ) -> TreeView:
     """The view that the options ask for. Raises BadParameter for a filter that is no regex."""
-    from nvprobe.attribute.model import Kind
+    from nvprobe.attribution.model import Kind
     from nvprobe.report.console import TreeView
 
     try:

@@ -42,7 +42,7 @@ ANALYSIS = "analysis.json"
 def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
     """One line for each thing that should have been recorded and was not."""
     try:
-        from nvprobe.load import load
+        from nvprobe.readers import load
 
         trace = load(exported)
     except ImportError:

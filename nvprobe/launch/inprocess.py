@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from nvprobe.annotate import sidecar
-from nvprobe.annotate.hooks import after_import
+from nvprobe.instrumentation import sidecar
+from nvprobe.instrumentation.hooks import after_import
 from nvprobe.launch.nsys import WINDOW_RANGE
 from nvprobe.launch.settings import Settings
 from nvprobe.launch.torch_backend import TorchProfiler
@@ -33,7 +33,7 @@ def start() -> StepWatch | None:
     settings = Settings.from_environ()
     if settings is None:
         return None
-    steps = import_module("nvprobe.annotate.steps")
+    steps = import_module("nvprobe.instrumentation.steps")
     watch = StepWatch(
         _recorders(settings),
         settings.first or 0,
@@ -43,7 +43,7 @@ def start() -> StepWatch | None:
         status=Path(settings.status) if settings.status else None,
         count=steps.count,
     )
-    graphs = import_module("nvprobe.annotate.graphs")
+    graphs = import_module("nvprobe.instrumentation.graphs")
 
     def boundary(done: int) -> None:
         """Tell the watch of a step that ended outside of captures."""

@@ -17,7 +17,7 @@ from nvprobe.errors import ProgramNotFound, UsageError
 
 __all__ = ["BOOTSTRAP", "Target", "instrumented", "resolve"]
 
-BOOTSTRAP = "nvprobe.annotate.bootstrap"
+BOOTSTRAP = "nvprobe.instrumentation.bootstrap"
 """The module that instruments a Python program and then runs it."""
 
 _INTERPRETER = re.compile(r"(python|pypy)\d*(\.\d+)*t?$")

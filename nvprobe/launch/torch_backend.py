@@ -82,7 +82,7 @@ class TorchProfiler:
         """One instant in both recordings, under one name: ``nvprobe clock <unix ns>``."""
         from torch.profiler import record_function
 
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
 
         if emitter.domain() is None:  # no nsys: there is no second recording
             return

@@ -1,6 +1,6 @@
 """Inside the program: open and close the capture window by step, and time the steps.
 
-Between steps the step detector (`nvprobe.annotate.steps.on_step`) calls `StepWatch.boundary`.
+Between steps `nvprobe.instrumentation.steps.on_step` calls `StepWatch.boundary`.
 What is opened is a list of recorders: nsys (through cudaProfilerStart, or an NVTX range where
 there is no CUDA) and the torch profiler. What happened goes to ``window.<pid>.json`` in the
 status folder, for the launcher to read: steps seen, window opened and closed, step durations.
@@ -65,7 +65,7 @@ class NvtxRange:
 
     def open(self) -> None:
         """Start the range."""
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
 
         self.domain = emitter.domain()
         if self.domain is not None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.kernels.classes import UNKNOWN, Activity, Family, Precision
-from nvprobe.analyze.kernels.counters import METRICS, Averages, Bound
-from nvprobe.analyze.kernels.occupancy import Limiter
-from nvprobe.analyze.memory import Memory
-from nvprobe.analyze.model import UNKNOWN as UNCOUNTED
+from nvprobe.analysis.kernels.classes import UNKNOWN, Activity, Family, Precision
+from nvprobe.analysis.kernels.counters import METRICS, Averages, Bound
+from nvprobe.analysis.kernels.occupancy import Limiter
+from nvprobe.analysis.memory import Memory
+from nvprobe.analysis.model import UNKNOWN as UNCOUNTED
+from nvprobe.analysis.result import Analysis
 from nvprobe.trace import Column, Table
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analyze.analysis import Analysis
+from nvprobe.analysis.result import Analysis
 from nvprobe.report.event_tables import TABLES, event_tables
 from nvprobe.report.result_tables import LISTS, result_tables
 

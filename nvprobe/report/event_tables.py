@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.attribute.model import Attribution, Kind, Method
+from nvprobe.attribution.model import Attribution, Kind, Method
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, OPEN, Column, OpKind, RangeSource, Table
 
 __all__ = ["TABLES", "Field", "event_tables"]

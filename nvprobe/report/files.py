@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nvprobe.analyze.analysis import Analysis
+from nvprobe.analysis.result import Analysis
 from nvprobe.report.event_tables import TABLES, event_tables
 from nvprobe.report.result_tables import LISTS, result_tables
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.model import UNKNOWN
-from nvprobe.attribute.model import Kind
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.model import Kind
 from nvprobe.report.tables import document
 from nvprobe.trace import Column
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.model import UNKNOWN
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.result import Analysis
 from nvprobe.trace import Column
 
 __all__ = ["Row", "numbers", "path_texts", "records"]

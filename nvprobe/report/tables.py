@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.missing import not_computed
-from nvprobe.attribute.ledger import Entry
-from nvprobe.attribute.model import Kind, Method
+from nvprobe.analysis.missing import not_computed
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.ledger import Entry
+from nvprobe.attribution.model import Kind, Method
 from nvprobe.report import advice, waits
 from nvprobe.report.rows import Row, numbers, path_texts, records
 from nvprobe.trace import Column, Missing, OpKind, Table, Trace

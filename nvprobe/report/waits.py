@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.overlap.combinations import Combinations, combination_name
-from nvprobe.analyze.overlap.communication import collective_names
-from nvprobe.analyze.overlap.concurrency import Pairs
-from nvprobe.analyze.waiting.charges import by
-from nvprobe.analyze.waiting.hostwork import Cause
-from nvprobe.analyze.waiting.waits import Waits
-from nvprobe.attribute.model import Method
+from nvprobe.analysis.overlap.combinations import Combinations, combination_name
+from nvprobe.analysis.overlap.communication import collective_names
+from nvprobe.analysis.overlap.concurrency import Pairs
+from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.waiting.charges import by
+from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.waits import Waits
+from nvprobe.attribution.model import Method
 from nvprobe.report.rows import Row, path_texts, records
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column
 

@@ -43,7 +43,7 @@ def instrument(variant: str) -> None:
 
         nvprobe.instrument(children=False)
     elif variant == "rooms":
-        from nvprobe.annotate import autograd, collectives, compiled, graphs, sidecar
+        from nvprobe.instrumentation import autograd, collectives, compiled, graphs, sidecar
 
         sidecar.open()
         for room in (compiled, graphs, autograd, collectives):

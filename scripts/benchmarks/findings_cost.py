@@ -17,13 +17,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 
 RULES = {
-    "nvprobe.analyze": ("findings", "bound", "kernel_traits"),
-    "nvprobe.analyze.findings": ("classify_ops", "launch_fit", "work_items", "memory"),
+    "nvprobe.analysis": ("findings", "bound", "kernel_traits"),
+    "nvprobe.analysis.findings": ("classify_ops", "launch_fit", "work_items", "memory"),
 }
 
 

@@ -46,16 +46,16 @@ def child_pass(path: str, _frames: bool) -> int:
 
 def child_load(path: str, frames: bool) -> int:
     """nvprobe's Trace."""
-    from nvprobe.load.kineto import load_kineto
+    from nvprobe.readers.kineto import load_kineto
 
     return len(load_kineto(path, python_stacks=frames).ops or ())
 
 
 def child_whole(path: str, frames: bool) -> int:
     """Everything, as JSON."""
-    from nvprobe.analyze import analyze
-    from nvprobe.attribute import attribute
-    from nvprobe.attribute.together import load
+    from nvprobe.analysis import analyze
+    from nvprobe.attribution import attribute
+    from nvprobe.merging.load import load
     from nvprobe.report.tables import to_json
 
     return len(to_json(analyze(attribute(load(path, python_stacks=frames)))))

@@ -122,11 +122,11 @@ def joined(name: str, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
     import numpy as np
 
-    from nvprobe.attribute import attribute
-    from nvprobe.attribute.model import Method, ModuleMethod
-    from nvprobe.attribute.modules import module_ledger, modules
-    from nvprobe.load import load
-    from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+    from nvprobe.attribution import attribute
+    from nvprobe.attribution.model import Method, ModuleMethod
+    from nvprobe.attribution.modules import module_ledger, modules
+    from nvprobe.readers import load
+    from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
 
     trace = load(folder / f"{name}.sqlite")
     trace = merge_sidecars(trace, [read_sidecar(folder / f"{name}.sidecar.jsonl")])

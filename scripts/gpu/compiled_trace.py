@@ -70,7 +70,7 @@ def train(out: Path) -> None:
     """The child: warm up, then profile steps of which one recompiles."""
     import torch
 
-    from nvprobe.annotate import compiled, emitter, sidecar
+    from nvprobe.instrumentation import compiled, emitter, sidecar
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     emitter.use("record_function")
@@ -134,8 +134,8 @@ def told(graphs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def compare(out: Path) -> int:
     import nvprobe
-    from nvprobe.analyze import analyze
-    from nvprobe.attribute import attribute
+    from nvprobe.analysis import analyze
+    from nvprobe.attribution import attribute
     from nvprobe.report.tables import to_json
 
     sidecars = sorted(out.glob("sidecar.*.jsonl"))

@@ -46,10 +46,10 @@ WITHOUT_MODULES = """
 import runpy, sys
 from importlib import import_module
 from pathlib import Path
-from nvprobe.annotate import sidecar
+from nvprobe.instrumentation import sidecar
 sidecar.open()
 for part in ("phases", "syncs", "streams", "compiled"):
-    import_module(f"nvprobe.annotate.{part}").install()
+    import_module(f"nvprobe.instrumentation.{part}").install()
 sys.argv = sys.argv[1:]
 sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -158,8 +158,8 @@ def _capture(
 ) -> dict[str, Any]:
     """One nsys capture of the example's own window: by nvprobe's bootstrap, else as it is."""
     sys.path.insert(0, str(ROOT))
-    if importlib.util.find_spec("nvprobe.annotate.bootstrap"):
-        bootstrap = [sys.executable, "-m", "nvprobe.annotate.bootstrap"]
+    if importlib.util.find_spec("nvprobe.instrumentation.bootstrap"):
+        bootstrap = [sys.executable, "-m", "nvprobe.instrumentation.bootstrap"]
         if script.stem in COMPILED:
             bootstrap = [sys.executable, "-c", WITHOUT_MODULES]
         try:

@@ -49,9 +49,9 @@ def _network() -> Any:
 def test_flops_are_those_that_torch_counts(tmp_path: Path) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from nvprobe.analyze import analyze
-    from nvprobe.attribute import attribute
-    from nvprobe.load import load
+    from nvprobe.analysis import analyze
+    from nvprobe.attribution import attribute
+    from nvprobe.readers import load
     from nvprobe.report.tables import document
 
     network = _network()
@@ -82,8 +82,8 @@ def test_flops_are_those_that_torch_counts(tmp_path: Path) -> None:
 
 
 def test_occupancy_is_that_of_the_profiler(tmp_path: Path) -> None:
-    from nvprobe.analyze.kernels.occupancy import launch_fit
-    from nvprobe.load import load
+    from nvprobe.analysis.kernels.occupancy import launch_fit
+    from nvprobe.readers import load
 
     a = torch.randn(512, 512, device="cuda")
     kinds = (torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nvprobe.annotate.instrument import instrument
+from nvprobe.instrumentation.instrument import instrument
 
 
 class Device(str):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.nvtx_recorder import Recorder, Recording
 
-BOOTSTRAP = ("-m", "nvprobe.annotate.bootstrap")
+BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 TRAIN = """
 import sys

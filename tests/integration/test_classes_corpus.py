@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nvprobe.analyze.kernels.classes import Family, classify_names
+from nvprobe.analysis.kernels.classes import Family, classify_names
 
 # Kernels that belong to no family (hand-written, or helpers of libraries that advise nothing).
 CUSTOM = {

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 NET = """
 import json, os, sys
 PLAIN = bool(os.environ.get("PLAIN"))
-from nvprobe.annotate import compiled, emitter, sidecar
+from nvprobe.instrumentation import compiled, emitter, sidecar
 if not PLAIN:
     sidecar.open("side")
     compiled.install()
@@ -297,7 +297,7 @@ def test_the_same_computation_under_other_names_and_lines_has_its_own_manifest(r
 
 
 BREAKS = """
-from nvprobe.annotate import compiled, sidecar
+from nvprobe.instrumentation import compiled, sidecar
 sidecar.open("side")
 compiled.install()
 import torch
@@ -372,7 +372,7 @@ def test_uninstall_puts_everything_back(recorder):
                     b.CompilationCallbackHandler.install_callbacks,
                     f.get_and_maybe_log_recompilation_reasons)
         before = now()
-        from nvprobe.annotate import compiled
+        from nvprobe.instrumentation import compiled
         compiled.install()
         during = now()
         assert all(a is not b for a, b in zip(before, during)), list(zip(before, during))

@@ -11,7 +11,7 @@ from tests.nvtx_recorder import Recorder, Recording
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-BOOTSTRAP = ("-m", "nvprobe.annotate.bootstrap")
+BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 PROGRAM = """
 import multiprocessing

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from nvprobe.analyze.compiled import compiled_graphs
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis.compiled import compiled_graphs
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 from tests.conftest import CORPUS
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")

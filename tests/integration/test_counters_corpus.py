@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 from nvprobe.report.tables import document
 
 

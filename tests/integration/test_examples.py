@@ -15,10 +15,10 @@ from types import ModuleType
 
 import pytest
 
-from nvprobe.load import load
+from nvprobe.readers import load
 from tests.conftest import ROOT
-from tests.unit.load.exports import kernel, launch
-from tests.unit.load.test_python_samples import STEP, domain, export, sample, stack
+from tests.unit.readers.exports import kernel, launch
+from tests.unit.readers.test_python_samples import STEP, domain, export, sample, stack
 
 NUMBERED = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 EXAMPLES = [path for path in NUMBERED if not path.name.startswith("00_")]  # that plants nothing

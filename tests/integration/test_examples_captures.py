@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
-from nvprobe.attribute.together import load
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from nvprobe.analyze import analyze
-from nvprobe.analyze.findings.model import Finding
-from nvprobe.attribute import attribute
-from nvprobe.attribute.together import load
+from nvprobe.analysis import analyze
+from nvprobe.analysis.findings.model import Finding
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
 from tests.conftest import ROOT
 from tests.integration.test_examples_captures import ARCHIVE, PLANTED
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.analyze.findings import NOTABLE
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.analysis.findings import NOTABLE
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 from nvprobe.report.advice import finding_rows
 
 RECORDED: dict[str, tuple[str, list[str]]] = {

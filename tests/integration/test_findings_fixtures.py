@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
-from nvprobe.attribute.together import load
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"

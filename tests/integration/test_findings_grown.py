@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.analyze.findings.model import Finding
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.analysis.findings.model import Finding
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 from nvprobe.trace import Column, MemoryEvents, Trace
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
-from nvprobe.load.kineto import load_kineto
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
+from nvprobe.readers.kineto import load_kineto
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvprobe.analyze.kernels.occupancy import launch_fit
-from nvprobe.load import load
-from nvprobe.load.data_sheets import UNKNOWN, blocks_per_sm, clock_and_bandwidth
+from nvprobe.analysis.kernels.occupancy import launch_fit
+from nvprobe.readers import load
+from nvprobe.readers.data_sheets import UNKNOWN, blocks_per_sm, clock_and_bandwidth
 
 
 def _told(path: Path) -> dict[tuple[str, int], dict[str, Any]]:

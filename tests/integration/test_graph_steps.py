@@ -92,7 +92,7 @@ def test_the_first_thing_a_program_does_may_be_the_capture(recorder: Recorder):
         PROGRAM
         + """
 graph = captured(train)
-from nvprobe.annotate import graphs
+from nvprobe.instrumentation import graphs
 assert graphs.capturing() == 0
 for x in DataLoader(range(3)):
     graph.replay()
@@ -133,7 +133,7 @@ def test_inference_by_replays(recorder: Recorder):
     recording = recorder.run(
         PROGRAM
         + f"""
-from nvprobe.annotate.periods import periods
+from nvprobe.instrumentation.periods import periods
 net = Replay().eval()
 prefill, decode = captured(), captured()
 torchs = {{"__name__": "torch._inductor.cudagraph_trees"}}
@@ -176,7 +176,7 @@ def test_a_window_of_steps_in_a_program_that_replays_its_training_step(
     status.mkdir()
     settings = Settings(status=str(status), first=16, last=20, trigger="cuda")
     recording = recorder.run(
-        UNDER_STAND_IN, python=("-m", "nvprobe.annotate.bootstrap"), **settings.to_environ()
+        UNDER_STAND_IN, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ()
     )
     # Three steps warm up; the capture is in the third; each of the 24 replays is a step.
     assert replays(recording) == [[], [], []] + [[1]] * 24
@@ -210,4 +210,4 @@ def test_no_window_opens_or_closes_inside_a_capture(recorder: Recorder, tmp_path
     wanted = "profiler_start replay replay synchronize profiler_stop replay"
     assert calls[-6:] == wanted.split(), calls
     """
-    recorder.run(code, python=("-m", "nvprobe.annotate.bootstrap"), **settings.to_environ())
+    recorder.run(code, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ())

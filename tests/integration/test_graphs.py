@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.load.sidecar import read_sidecar
+from nvprobe.readers.sidecar import read_sidecar
 from tests.nvtx_recorder import Recorder, Recording
 
 pytest.importorskip("torch")
 
 FAKE = """
-from nvprobe.annotate import emitter, graphs, sidecar
-from nvprobe.annotate.emitter import Category
+from nvprobe.instrumentation import emitter, graphs, sidecar
+from nvprobe.instrumentation.emitter import Category
 sidecar.open("side")
 import torch, torch.cuda.graphs
 
@@ -128,7 +128,7 @@ def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(recorder: Record
         """
         import torch, torch.cuda.graphs
         from torch import nn
-        from nvprobe.annotate import graphs
+        from nvprobe.instrumentation import graphs
         seen = []
         def make(callables, sample_args):
             for one in callables if isinstance(callables, tuple) else (callables,):
@@ -137,7 +137,7 @@ def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(recorder: Record
         torch.cuda.graphs.make_graphed_callables = torch.cuda.make_graphed_callables = make
         graphs.install()
         def ours(*_): pass
-        ours.__module__ = "nvprobe.annotate.modules"
+        ours.__module__ = "nvprobe.instrumentation.modules"
         def theirs(*_): pass
         a, b, c = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
         for one in (a, b):
@@ -161,7 +161,7 @@ def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(recorder: Record
 def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
     recording = recorder.run(
         """
-        from nvprobe.annotate import collectives, sidecar
+        from nvprobe.instrumentation import collectives, sidecar
         sidecar.open("side")
         collectives.install()
         import torch, torch.distributed as dist
@@ -228,7 +228,7 @@ def test_a_collective_under_an_old_name_counts_once_and_its_warning_names_the_pr
     recording = recorder.run(
         """
         import warnings
-        from nvprobe.annotate import collectives, sidecar
+        from nvprobe.instrumentation import collectives, sidecar
         sidecar.open("side")
         collectives.install()
         import torch, torch.distributed as dist
@@ -273,7 +273,7 @@ def test_backward_is_left_alone_where_torch_has_no_nvtx_state(recorder: Recorder
         logging.getLogger("nvprobe").setLevel(logging.DEBUG)
         import torch
         original = torch.autograd.graph._engine_run_backward
-        from nvprobe.annotate import autograd
+        from nvprobe.instrumentation import autograd
         autograd.install()
         assert torch.autograd.graph._engine_run_backward is not original
         x = torch.ones(3, requires_grad=True)

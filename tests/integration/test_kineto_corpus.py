@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvprobe.attribute import Method, attribute
+from nvprobe.attribution import Method, attribute
 from nvprobe.errors import InputError
-from nvprobe.load.kineto import load_kineto
+from nvprobe.readers.kineto import load_kineto
 from nvprobe.trace import RangeSource, Trace
 from tests.conftest import CORPUS
 

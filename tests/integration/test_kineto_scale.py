@@ -41,7 +41,7 @@ print(json.dumps({'cpu_s': time.process_time() - begin, 'events': len(events)}))
 LOAD = """
 import json, pathlib, re, sys, time
 import numpy, pyarrow.compute, msgspec
-from nvprobe.attribute.together import load
+from nvprobe.merging.load import load
 begin = time.process_time()
 trace = load(sys.argv[1])
 status = pathlib.Path('/proc/self/status').read_text()

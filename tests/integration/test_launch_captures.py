@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
-from nvprobe.attribute.together import load
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
 from nvprobe.report.tables import document
 from tests.conftest import ROOT
 

@@ -82,7 +82,7 @@ def train(compiled):
 
 def rename(module, name):
     """nvprobe knows a name that this torch does not have."""
-    from nvprobe.annotate import hooks
+    from nvprobe.instrumentation import hooks
     replace = hooks.Hooks.replace
     def other(self, where, what, *args, **kwargs):
         what = f"{what}_renamed" if (where, what) == (module, name) else what
@@ -187,7 +187,7 @@ def test_the_list_of_names_is_complete(recorder: Recorder):
     code = """
         import json
         import nvprobe
-        from nvprobe.annotate import hooks
+        from nvprobe.instrumentation import hooks
         asked = []
         def note(self, module, name, wrap, *, optional=False, inherited=False):
             if not optional:

@@ -13,7 +13,7 @@ NET = """
     import torch
     from torch import nn
     import nvprobe
-    from nvprobe.annotate.modules import annotate_modules
+    from nvprobe.instrumentation.modules import annotate_modules
 
     class Block(nn.Module):
         def __init__(self, shared=None):
@@ -143,7 +143,7 @@ def test_shared_subclassed_lazy_and_odd_modules(recorder: Recorder):
     lists = nvprobe.annotate(nn.ModuleDict({"a": nn.Identity()}))
     lists["a"](x)
     nvprobe.annotate(own, name="Twice")(x)
-    nvprobe.annotate.remove(own)
+    nvprobe.instrumentation.remove(own)
     own(x)
     assert not module._forward_hooks and not module._forward_pre_hooks
     assert not module._forward_hooks_always_called
@@ -195,7 +195,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
     assert inspect.getfullargspec(net.blocks[0].forward).kwonlydefaults == {"scale": 1.0}
     before = Net.__dict__["forward"]
     for model in (net, loaded, linear):
-        nvprobe.annotate.remove(model)
+        nvprobe.instrumentation.remove(model)
     assert Net.__dict__["forward"] is not before
     assert nn.Linear.forward.__code__.co_name == "forward"
     assert not hasattr(nn.Linear.forward, "__wrapped__")
@@ -471,7 +471,7 @@ def test_torch_compile_sees_nothing_of_it(recorder: Recorder):
 
 def test_sidecar_rows_bracket_the_backward_nodes(recorder: Recorder, tmp_path):
     code = """
-    from nvprobe.annotate import sidecar
+    from nvprobe.instrumentation import sidecar
     sidecar.open()
     net = nvprobe.annotate(Net())
     out = net(x)["logits"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze.operators import operator_table, operators_of_ops
-from nvprobe.analyze.shapes import range_shapes
-from nvprobe.analyze.waiting.sources import op_lines
-from nvprobe.attribute import attribute
-from nvprobe.load import load
+from nvprobe.analysis.operators import operator_table, operators_of_ops
+from nvprobe.analysis.shapes import range_shapes
+from nvprobe.analysis.waiting.sources import op_lines
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
 from nvprobe.trace import RangeSource
 from tests.conftest import CORPUS
 

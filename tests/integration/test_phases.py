@@ -189,8 +189,8 @@ def test_explicit_steps_and_ranges_around_them(recorder: Recorder, tmp_path: Pat
     code = (
         PROGRAM
         + """
-from nvprobe.annotate import sidecar
-from nvprobe.annotate.phases import on_step
+from nvprobe.instrumentation import sidecar
+from nvprobe.instrumentation.phases import on_step
 sidecar.open()
 seen = []
 on_step(seen.append)

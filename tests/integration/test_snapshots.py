@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
-from nvprobe.load import load
+from nvprobe.readers import load
 from tests.unit.report.test_console import printed
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")

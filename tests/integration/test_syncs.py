@@ -15,7 +15,7 @@ PROGRAM = """
 import sys, warnings
 import torch
 import nvprobe
-from nvprobe.annotate import sidecar, syncs
+from nvprobe.instrumentation import sidecar, syncs
 
 modes = []
 torch._C._cuda_set_sync_debug_mode = modes.append          # a build without CUDA has none
@@ -136,7 +136,7 @@ def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
     code = """
     import warnings
     import torch
-    from nvprobe.annotate import syncs
+    from nvprobe.instrumentation import syncs
     syncs.install()
     warnings.warn("plain")
     syncs.uninstall()

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import nvprobe
-from nvprobe.analyze import analyze
-from nvprobe.analyze.operators import operators_of_ops
-from nvprobe.analyze.waiting.sources import op_lines
-from nvprobe.attribute import attribute, ledger
-from nvprobe.attribute.align import clock_offset
-from nvprobe.attribute.sequence import match_kernels
-from nvprobe.attribute.together import load
+from nvprobe.analysis import analyze
+from nvprobe.analysis.operators import operators_of_ops
+from nvprobe.analysis.waiting.sources import op_lines
+from nvprobe.attribution import attribute, ledger
 from nvprobe.errors import InputError, UsageError
-from nvprobe.load import load as load_one
+from nvprobe.merging.clock import clock_offset
+from nvprobe.merging.load import load
+from nvprobe.merging.sequence import match_kernels
+from nvprobe.readers import load as load_one
 from nvprobe.report.console.sections import title
 from nvprobe.trace import RangeSource, Trace
 from tests.conftest import CORPUS

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze.devices import device_use
-from nvprobe.analyze.overlap.streams import streams
-from nvprobe.analyze.records import lost_launches
-from nvprobe.analyze.steps import steps
-from nvprobe.analyze.waiting.blocking import synchronising_calls
-from nvprobe.analyze.waiting.gaps import device_gaps
-from nvprobe.analyze.waiting.hostwork import Cause, call_roles, host_work
-from nvprobe.analyze.waiting.idle import idle_charges
-from nvprobe.analyze.waiting.order import device_busy, device_order
-from nvprobe.analyze.waiting.waits import Waits, waits
-from nvprobe.attribute import Attribution, attribute
-from nvprobe.load import load
+from nvprobe.analysis.devices import device_use
+from nvprobe.analysis.overlap.streams import streams
+from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.steps import steps
+from nvprobe.analysis.waiting.blocking import synchronising_calls
+from nvprobe.analysis.waiting.gaps import device_gaps
+from nvprobe.analysis.waiting.hostwork import Cause, call_roles, host_work
+from nvprobe.analysis.waiting.idle import idle_charges
+from nvprobe.analysis.waiting.order import device_busy, device_order
+from nvprobe.analysis.waiting.waits import Waits, waits
+from nvprobe.attribution import Attribution, attribute
+from nvprobe.readers import load
 from tests.conftest import CORPUS
 from tests.oracle_waits import WaitOracle
 from tests.overlap_agreement import overlaps_agree

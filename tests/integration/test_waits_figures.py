@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze import analyze
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.attribute import attribute
-from nvprobe.load import load
-from nvprobe.load.kineto import load_kineto
+from nvprobe.analysis import analyze
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution import attribute
+from nvprobe.readers import load
+from nvprobe.readers.kineto import load_kineto
 from nvprobe.report.tables import document
 from tests.conftest import CORPUS
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analyze.kernels.classes import classify_ops
-from nvprobe.analyze.kernels.flops import FORMULAS
-from nvprobe.analyze.kernels.work import WorkItems, path_work, work_items
-from nvprobe.analyze.shapes import range_shapes
-from nvprobe.attribute import attribute
-from nvprobe.attribute.model import Attribution
-from nvprobe.load import load
+from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.kernels.flops import FORMULAS
+from nvprobe.analysis.kernels.work import WorkItems, path_work, work_items
+from nvprobe.analysis.shapes import range_shapes
+from nvprobe.attribution import attribute
+from nvprobe.attribution.model import Attribution
+from nvprobe.readers import load
 
 SOURCES = ("kineto/h200/eager.json.gz", "nsys/h200/eager_emit.sqlite")
 

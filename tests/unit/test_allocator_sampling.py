@@ -34,7 +34,7 @@ STAND_IN = """
     sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
     started, backend = True, "native"
 
-    from nvprobe.annotate import allocator, sidecar, steps
+    from nvprobe.instrumentation import allocator, sidecar, steps
     allocator.time = types.SimpleNamespace(perf_counter_ns=Clock(), time_ns=lambda: 77)
     sidecar.open()
     allocator.install()

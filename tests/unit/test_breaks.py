@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.annotate import breaks, sidecar
-from nvprobe.annotate.provenance import _apart, _relative, _source
+from nvprobe.instrumentation import breaks, sidecar
+from nvprobe.instrumentation.provenance import _apart, _relative, _source
 
 NEW = """Graph break in user code at /home/ann/proj/train.py:25
 Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):
@@ -51,13 +51,13 @@ Graph Break Reason: Call to `torch._dynamo.graph_break()`
 
 User code traceback:
   File "<frozen runpy>", line 198, in _run_module_as_main
-  File "{nvprobe}/annotate/bootstrap.py", line 62, in _run_script
+  File "{nvprobe}/instrumentation/bootstrap.py", line 62, in _run_script
     exec(code, module.__dict__)
   File "/home/ann/proj/train.py", line 30, in <module>
     model(x)
   File "/home/ann/proj/train.py", line 20, in forward
     def forward(self, x):
-  File "{nvprobe}/annotate/phases.py", line 289, in _run_root
+  File "{nvprobe}/instrumentation/phases.py", line 289, in _run_root
     return forwards.call(original, record, module, args, kwargs)
   File "/home/ann/proj/train.py", line 25, in forward
     self.optimizer.step()

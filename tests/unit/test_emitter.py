@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nvprobe.annotate import emitter
 from nvprobe.errors import UsageError
+from nvprobe.instrumentation import emitter
 from tests.nvtx_recorder import Recorder
 
 EVERY_CATEGORY = """
-    from nvprobe.annotate import emitter
-    from nvprobe.annotate.emitter import Category
+    from nvprobe.instrumentation import emitter
+    from nvprobe.instrumentation.emitter import Category
     assert emitter.listening()
     for category in Category:
         emitter.push(emitter.label(category.value + " range", category, 7))
@@ -35,7 +35,7 @@ def test_every_category_reaches_the_tool(recorder: Recorder):
 
 def test_off_writes_nothing_even_with_a_tool(recorder: Recorder):
     code = """
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
         assert not emitter.listening()
         emitter.push(emitter.label("x", emitter.Category.USER))
         emitter.pop()
@@ -45,7 +45,7 @@ def test_off_writes_nothing_even_with_a_tool(recorder: Recorder):
 
 def test_unknown_backend_in_the_environment_is_said_and_nvtx_used(recorder: Recorder):
     code = """
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
         assert emitter.listening()
     """
     recording = recorder.run(code, NVPROBE_EMITTER="nvtxx")
@@ -56,7 +56,7 @@ def test_missing_nvtx_is_a_no_op(recorder: Recorder):
     code = """
         import sys
         sys.modules["nvtx"] = None
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
         assert not emitter.listening()
         emitter.push(emitter.label("x", emitter.Category.USER, 3))
         emitter.mark(emitter.label("x", emitter.Category.SYNC))
@@ -70,7 +70,7 @@ def test_neither_torch_nor_tables_are_imported(recorder: Recorder):
     code = """
         import sys
         sys.modules.update(dict.fromkeys(("torch", "pandas", "pyarrow", "adbc_driver_sqlite")))
-        import nvprobe.annotate.emitter, nvprobe.annotate.sidecar, nvprobe.ranks
+        import nvprobe.instrumentation.emitter, nvprobe.instrumentation.sidecar, nvprobe.ranks
     """
     recorder.run(code)
 
@@ -85,7 +85,7 @@ def test_record_function_scopes_appear_in_a_torch_profile(recorder: Recorder):
     code = """
         import torch
         from torch.profiler import ProfilerActivity, profile
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
         outer = emitter.label("outer", emitter.Category.USER)
         inner = emitter.label("inner", emitter.Category.MODULE, 3)
         emitter.push(outer)            # before the profiler runs: balanced, not recorded
@@ -111,7 +111,7 @@ def test_a_phase_in_a_range_of_its_name_is_one_scope(recorder: Recorder):
         import json
         from pathlib import Path
         from torch.profiler import ProfilerActivity, profile
-        from nvprobe.annotate import emitter
+        from nvprobe.instrumentation import emitter
         user = emitter.label("forward", emitter.Category.USER)
         phase = emitter.label("forward", emitter.Category.PHASE)
         other = emitter.label("loss", emitter.Category.PHASE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvprobe.annotate import forwards
+from nvprobe.instrumentation import forwards
 
 
 def test_code_without_a_hash_can_be_asked_about():

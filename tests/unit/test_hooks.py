@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.annotate.hooks import Hooks, after_import
+from nvprobe.instrumentation.hooks import Hooks, after_import
 
 
 @pytest.fixture

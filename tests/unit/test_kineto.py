@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
-from nvprobe.load.kineto import load_kineto
-from nvprobe.load.kineto.events import InexactTimes, nanoseconds, nanoseconds_of_text
-from nvprobe.load.kineto.metadata import rank_of
-from nvprobe.load.kineto.ops import copy_of, short_kernel
-from nvprobe.load.kineto.stream import PIECE
+from nvprobe.readers.kineto import load_kineto
+from nvprobe.readers.kineto.events import InexactTimes, nanoseconds, nanoseconds_of_text
+from nvprobe.readers.kineto.metadata import rank_of
+from nvprobe.readers.kineto.ops import copy_of, short_kernel
+from nvprobe.readers.kineto.stream import PIECE
 from nvprobe.trace import NO_NAME, OpKind, RangeSource
 
 BASE = 1_790_857_026_000_000_000

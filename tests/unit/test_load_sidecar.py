@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nvprobe.annotate.allocator import COLUMNS
 from nvprobe.errors import InputError
-from nvprobe.load.sidecar import merge_sidecars, read_sidecar
+from nvprobe.instrumentation.allocator import COLUMNS
+from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
 from nvprobe.trace import (
     NO_PAYLOAD,
     OPEN,
@@ -208,7 +208,7 @@ def test_not_a_sidecar(tmp_path: Path) -> None:
 
 
 def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:
-    from nvprobe.annotate import sidecar
+    from nvprobe.instrumentation import sidecar
 
     path = sidecar.open(tmp_path)
     assert path is not None

@@ -60,7 +60,7 @@ def test_a_range_is_entered_where_its_with_stands(tmp_path: Path):
     program = """
         import contextlib
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
 
         def made(name):
             return nvprobe.range(name)
@@ -103,7 +103,7 @@ def test_a_range_is_entered_where_its_with_stands(tmp_path: Path):
 def test_decorated_functions_are_known_by_their_definition(tmp_path: Path):
     program = """
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
 
         @nvprobe.annotate  # A
         def work():
@@ -131,7 +131,7 @@ def test_decorated_functions_are_known_by_their_definition(tmp_path: Path):
 def test_steps_and_the_loop_that_makes_them(tmp_path: Path):
     program = """
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
 
         def batches():
             yield from nvprobe.steps(range(3))
@@ -153,7 +153,7 @@ def test_a_forked_child_tells_its_own_places(tmp_path: Path):
     program = """
         import os
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
 
         @nvprobe.annotate
         def work():
@@ -180,7 +180,7 @@ def test_a_forked_child_tells_its_own_places(tmp_path: Path):
 def test_names_without_end_are_not_kept_without_end(tmp_path: Path):
     program = """
         import nvprobe
-        from nvprobe.annotate import places, sidecar
+        from nvprobe.instrumentation import places, sidecar
 
         sidecar.open()
         for i in range(places.MOST + 50):
@@ -195,7 +195,7 @@ def test_names_without_end_are_not_kept_without_end(tmp_path: Path):
 def test_without_a_sidecar_nothing_is_kept(tmp_path: Path):
     program = """
         import nvprobe
-        from nvprobe.annotate import places
+        from nvprobe.instrumentation import places
 
         with nvprobe.range("a"):
             pass
@@ -207,7 +207,7 @@ def test_without_a_sidecar_nothing_is_kept(tmp_path: Path):
 def test_a_function_wrapped_around_itself_is_decorated_without_a_line(tmp_path: Path):
     program = """
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
 
         sidecar.open()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import nvprobe
-from nvprobe.annotate.ranges import Range
+from nvprobe.instrumentation.ranges import Range
 from tests.nvtx_recorder import Recorder
 
 

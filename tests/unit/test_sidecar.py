@@ -41,7 +41,7 @@ def only(folder: Path) -> list[dict]:
 
 def test_header_lines_and_rows(tmp_path: Path):
     code = """
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         assert not sidecar.is_open()
         sidecar.write("lost", reason="closed")
         path = sidecar.open()
@@ -69,7 +69,7 @@ def test_header_lines_and_rows(tmp_path: Path):
 
 def test_nothing_of_the_environment_or_the_machine_is_written(tmp_path: Path):
     folder = tmp_path / "out"
-    code = "from nvprobe.annotate import sidecar; sidecar.open(); sidecar.write('x')"
+    code = "from nvprobe.instrumentation import sidecar; sidecar.open(); sidecar.write('x')"
     run(code, folder, SECRET_TOKEN="hunter2", HOME="/home/ann")
     (file,) = folder.iterdir()
     text = file.read_text()
@@ -82,7 +82,7 @@ def test_nothing_of_the_environment_or_the_machine_is_written(tmp_path: Path):
 def test_a_killed_run_keeps_its_lines(tmp_path: Path):
     code = """
         import os, signal
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         sidecar.write("before", n=1)
         sidecar.row("module", ("n",), (2,))
@@ -98,7 +98,7 @@ def test_a_killed_run_keeps_its_lines(tmp_path: Path):
 def test_forked_children_have_their_own_file_and_no_row_twice(tmp_path: Path):
     code = """
         import os
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         sidecar.row("module", ("n",), (1,))
         silent = os.fork()
@@ -124,7 +124,7 @@ def test_forked_children_have_their_own_file_and_no_row_twice(tmp_path: Path):
 
 def test_a_full_file_says_so_and_stops(tmp_path: Path):
     code = """
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.LIMIT = 4000
         sidecar.open()
         for i in range(1000):
@@ -145,7 +145,7 @@ def test_an_unwritable_folder_does_not_stop_the_program(tmp_path: Path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     code = """
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         assert sidecar.open() is None
         sidecar.write("x")
         print("went on")
@@ -159,7 +159,7 @@ def test_an_unwritable_folder_does_not_stop_the_program(tmp_path: Path):
 def test_a_full_disk_closes_it_silently(tmp_path: Path):
     code = """
         import os
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         os.dup2(os.open("/dev/full", os.O_WRONLY), sidecar._file.descriptor)
         sidecar.write("x")
@@ -174,7 +174,7 @@ def test_a_disk_that_fills_at_the_end_of_a_step_stops_no_program(tmp_path: Path)
     code = """
         import os
         import nvprobe
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         os.dup2(os.open("/dev/full", os.O_WRONLY), sidecar._file.descriptor)
         for kind in ("module", "collective", "place"):
@@ -190,7 +190,7 @@ def test_a_disk_that_fills_at_the_end_of_a_step_stops_no_program(tmp_path: Path)
 def test_what_is_missing_is_told_without_folders(tmp_path: Path):
     code = """
         import json
-        from nvprobe.annotate import hooks, sidecar, torch_hooks
+        from nvprobe.instrumentation import hooks, sidecar, torch_hooks
         sidecar.open()
         try:
             from json import nothing
@@ -212,7 +212,7 @@ def test_what_is_missing_is_told_without_folders(tmp_path: Path):
 def test_threads_write_whole_lines_and_lose_none(tmp_path: Path):
     code = """
         import threading
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         def work(who):
             for i in range(500):
@@ -233,7 +233,7 @@ def test_threads_write_whole_lines_and_lose_none(tmp_path: Path):
 def test_a_clock_that_is_set_back_is_not_waited_for(tmp_path: Path):
     code = """
         import time, types
-        from nvprobe.annotate import sidecar
+        from nvprobe.instrumentation import sidecar
         sidecar.open()
         told = iter([10**18, 10**18 + 1])
         sidecar.time = types.SimpleNamespace(
@@ -249,7 +249,7 @@ def test_a_clock_that_is_set_back_is_not_waited_for(tmp_path: Path):
 
 
 def test_clock_lines_and_marks_name_the_same_instant(recorder: Recorder, tmp_path: Path):
-    code = "from nvprobe.annotate import sidecar; sidecar.open(); sidecar.clock()"
+    code = "from nvprobe.instrumentation import sidecar; sidecar.open(); sidecar.clock()"
     recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path))
     marks = {int(mark.text.removeprefix("nvprobe clock ")): mark for mark in recording.marks()}
     clocks = [line for line in only(tmp_path) if line["kind"] == "clock"]

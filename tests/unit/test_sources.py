@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.annotate import sources
-from nvprobe.annotate.sources import short_path, source_line, user_stack
+from nvprobe.instrumentation import sources
+from nvprobe.instrumentation.sources import short_path, source_line, user_stack
 
 
 @pytest.fixture

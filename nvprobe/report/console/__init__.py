@@ -6,7 +6,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from nvprobe.analyze.analysis import Analysis
+from nvprobe.analysis.result import Analysis
 from nvprobe.report.console.sections import SECTIONS, title
 from nvprobe.report.console.view import SORTS, TreeView
 

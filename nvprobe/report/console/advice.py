@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.findings import Finding
-from nvprobe.analyze.model import UNKNOWN
-from nvprobe.load.faults import counted
+from nvprobe.analysis.findings import Finding
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.result import Analysis
+from nvprobe.readers.faults import counted
 from nvprobe.report.console.format import percent, place, plain, size, time
 from nvprobe.report.console.view import TreeView
 
@@ -31,7 +31,7 @@ _WORDS = {
     "made": "made by the function at",
     "made_apart": "made in workers by the function at",
 }
-"""How a line is told, by its role (`nvprobe.analyze.code_places`)."""
+"""How a line is told, by its role (`nvprobe.analysis.code_places`)."""
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 

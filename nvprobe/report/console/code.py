@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.attribute.model import ModuleMethod
-from nvprobe.load.faults import counted
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.model import ModuleMethod
+from nvprobe.readers.faults import counted
 from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

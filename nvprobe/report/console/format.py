@@ -6,9 +6,9 @@ import re
 
 from rich.text import Text
 
-from nvprobe.analyze.model import UNKNOWN
-from nvprobe.analyze.summary import duration, short_path
-from nvprobe.load.faults import printable
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.summary import duration, short_path
+from nvprobe.readers.faults import printable
 
 __all__ = ["kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
 

@@ -8,10 +8,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.model import Steps
-from nvprobe.attribute.model import Method
-from nvprobe.load.faults import counted
+from nvprobe.analysis.model import Steps
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.model import Method
+from nvprobe.readers.faults import counted
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators

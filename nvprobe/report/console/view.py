@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.model import UNKNOWN
-from nvprobe.attribute.model import Kind, PathTable
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column
 
 __all__ = ["SORTS", "Node", "TreeView", "visible_tree"]

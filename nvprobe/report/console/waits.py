@@ -6,13 +6,13 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.analyze.overlap.combinations import combination_name
-from nvprobe.analyze.waiting.charges import by
-from nvprobe.analyze.waiting.host import by_label
-from nvprobe.analyze.waiting.hostwork import Cause
-from nvprobe.analyze.waiting.waits import Waits
-from nvprobe.load.faults import counted
+from nvprobe.analysis.overlap.combinations import combination_name
+from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.waiting.charges import by
+from nvprobe.analysis.waiting.host import by_label
+from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.waits import Waits
+from nvprobe.readers.faults import counted
 from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

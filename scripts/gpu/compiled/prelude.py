@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from nvprobe.annotate import emitter, sidecar, torch_hooks
+from nvprobe.instrumentation import emitter, sidecar, torch_hooks
 
 RANGES = []  # (path, thread): what was opened, in order
 _open = threading.local()

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import ToolError
-from nvprobe.load import cache, load
 from nvprobe.nsys import Nsys
+from nvprobe.readers import cache, load
 from tests.integration.launch.conftest import Launcher, ranges_in
 
 pytestmark = pytest.mark.nsys
@@ -72,7 +72,7 @@ def test_a_second_command_does_not_export_again(
     def find() -> Nsys:
         raise ToolError("gone")
 
-    monkeypatch.setattr("nvprobe.load.nsys_report.find_nsys", find)
+    monkeypatch.setattr("nvprobe.readers.nsys_report.find_nsys", find)
     assert load(report).ranges is not None
     assert sorted(path.name for path in report.parent.iterdir()) == before
 

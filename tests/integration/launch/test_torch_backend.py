@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nvprobe.attribute.together import load
+from nvprobe.merging.load import load
 from nvprobe.nsys import Nsys
 from tests.conftest import ROOT
 from tests.integration.launch.conftest import Launcher, ranges_in

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
-from nvprobe.load.memory_snapshot import load_memory_snapshot
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
+from nvprobe.readers.memory_snapshot import load_memory_snapshot
 from nvprobe.report.console.advice import findings, memory_peak
 from nvprobe.report.console.view import TreeView
 from nvprobe.report.tables import document
 from nvprobe.trace import MemoryEvents
-from tests.unit.analyze.scenes import ALL_REDUCE, BF16_GEMM, Scene, analysis_of, loop
+from tests.unit.analysis.scenes import ALL_REDUCE, BF16_GEMM, Scene, analysis_of, loop
 
 
 def body(scene: Scene) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
-from nvprobe.load import load
+from nvprobe.readers import load
 from nvprobe.report.console import TreeView
 from nvprobe.report.console.format import left_cut
 from tests.unit.report.test_console import printed

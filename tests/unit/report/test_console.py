@@ -8,10 +8,10 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import Kind, attribute
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import Kind, attribute
 from nvprobe.demo import unpacked
-from nvprobe.load import load
+from nvprobe.readers import load
 from nvprobe.report.console import SORTS, TreeView, console_for, print_report
 from nvprobe.report.console.view import visible_tree
 

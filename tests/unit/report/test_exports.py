@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, UsageError
-from nvprobe.load import load
+from nvprobe.readers import load
 from nvprobe.report.database import write_database
 from nvprobe.report.event_tables import TABLES, event_tables
 from nvprobe.report.result_tables import COLUMNS, LISTS, result_tables
@@ -171,7 +171,7 @@ def test_every_capture_can_be_written(path: Path, tmp_path: Path) -> None:
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
-    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+    from tests.unit.readers.exports import kernel, launch, pushed, strings, write
 
     wild = ["'; DROP TABLE ops; --", 'say "x"', "a\nb", "=1+1", "[x]", "\x1b[2J", "ü"]
     rows = [pushed(text, 100 * i + 1, 100 * i + 90) for i, text in enumerate(wild)]
@@ -193,7 +193,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 
 
 def test_two_findings_of_one_kind_are_two_rows(tmp_path: Path) -> None:
-    from tests.unit.analyze.scenes import BF16_GEMM, Scene, analysis_of, loop
+    from tests.unit.analysis.scenes import BF16_GEMM, Scene, analysis_of, loop
 
     def body(scene: Scene) -> None:
         for name in ("metric", "guard"):
@@ -213,7 +213,7 @@ def test_two_findings_of_one_kind_are_two_rows(tmp_path: Path) -> None:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A small capture in a folder of its own."""
-    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+    from tests.unit.readers.exports import kernel, launch, pushed, strings, write
 
     folder = tmp_path / "in"
     folder.mkdir()
@@ -323,8 +323,8 @@ def test_every_kernel_has_its_launch_geometry(corpus: Path, database) -> None:
 
 def test_graph_nodes_without_any_call(tmp_path: Path) -> None:
     """An export without the runtime table: nothing says when a capture began."""
-    from nvprobe.attribute import Method
-    from tests.unit.load.exports import THREAD, kernel, pushed, strings, write
+    from nvprobe.attribution import Method
+    from tests.unit.readers.exports import THREAD, kernel, pushed, strings, write
 
     path = write(
         tmp_path / "x.sqlite",

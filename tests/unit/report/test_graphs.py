@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from nvprobe.analyze import Analysis, analyze
-from nvprobe.attribute import attribute
-from nvprobe.attribute.together import load
-from tests.unit.analyze.test_compiled import BASE, EVENTS, SIDECAR, nested
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
+from tests.unit.analysis.test_compiled import BASE, EVENTS, SIDECAR, nested
 from tests.unit.report.test_console import printed
 
 

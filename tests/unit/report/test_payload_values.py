@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.analyze.selection import Selection, select
-from nvprobe.load import load
+from nvprobe.analysis.selection import Selection, select
+from nvprobe.readers import load
 from nvprobe.report.database import write_database
 from nvprobe.report.event_tables import event_tables
-from tests.unit.load.exports import THREAD, kernel, launch, strings, write
-from tests.unit.load.payloads import TABLES, attached, blob
+from tests.unit.readers.exports import THREAD, kernel, launch, strings, write
+from tests.unit.readers.payloads import TABLES, attached, blob
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_filters_choose_payloads_too(
     attribution = select(load(export), selection)
     table = event_tables(attribution)["payload_values"].to_pydict()
     assert sorted(table["integer"]) == numbers
-    from nvprobe.analyze import analyze
+    from nvprobe.analysis import analyze
 
     write_database(analyze(attribution), tmp_path / "out.sqlite")
     database = sqlite3.connect(tmp_path / "out.sqlite")

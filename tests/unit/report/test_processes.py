@@ -7,10 +7,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from nvprobe.analyze import analyze
-from nvprobe.attribute import attribute
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
-from nvprobe.load import load
+from nvprobe.readers import load
 from nvprobe.report.tables import document
 
 

@@ -50,7 +50,7 @@ def test_files_and_filters(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_notebook_cell_is_escaped(tmp_path: Path) -> None:
-    from tests.unit.load.exports import kernel, launch, pushed, strings, write
+    from tests.unit.readers.exports import kernel, launch, pushed, strings, write
 
     path = write(
         tmp_path / "x.sqlite",

@@ -8,9 +8,9 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from nvprobe.analyze import analyze
-from nvprobe.analyze.analysis import Analysis
-from nvprobe.attribute import attribute
+from nvprobe.analysis import analyze
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution import attribute
 from nvprobe.report.console import TreeView, console_for, print_report
 from nvprobe.report.tables import document, to_json
 from nvprobe.trace import Trace
@@ -50,7 +50,7 @@ def test_any_trace_is_shown_and_adds_up(trace: Trace) -> None:
 @pytest.fixture(scope="module")
 def demo() -> Analysis:
     from nvprobe.demo import unpacked
-    from nvprobe.load import load
+    from nvprobe.readers import load
 
     with unpacked() as path:
         return analyze(attribute(load(path)))

@@ -1,0 +1,101 @@
+"""From an Attribution to tables: no I/O, no drawing.
+
+``analyze(attribution)`` runs every analysis; each is a function of its own in a module beside this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nvprobe.analysis.bounds import bound
+from nvprobe.analysis.code_places import code_places
+from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
+from nvprobe.analysis.devices import device_use
+from nvprobe.analysis.findings import findings, gather
+from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
+from nvprobe.analysis.kernels.traits import kernel_traits
+from nvprobe.analysis.kernels.work import path_work
+from nvprobe.analysis.missing import missing
+from nvprobe.analysis.modules import module_ledger_records, module_records
+from nvprobe.analysis.operators import OperatorTable, operator_table
+from nvprobe.analysis.ranges import path_quantities
+from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.shapes import RangeShapes, range_shapes
+from nvprobe.analysis.snapshot import snapshot_peaks
+from nvprobe.analysis.spans import span_rows
+from nvprobe.analysis.steps import step_spread, steps
+from nvprobe.analysis.summary import Doubts, verdict
+from nvprobe.analysis.waiting.quantities import idle_of_steps, with_waits
+from nvprobe.analysis.waiting.sources import OpLines, op_lines
+from nvprobe.analysis.warnings import warnings
+from nvprobe.attribution.ledger import ledger
+from nvprobe.attribution.model import Attribution, Modules
+from nvprobe.attribution.modules import module_ledger, modules
+from nvprobe.readers.memory_snapshot import MemorySnapshot
+
+__all__ = ["Analysis", "analyze"]
+
+
+def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) -> Analysis:
+    """Everything that a report shows of one run; ``snapshot``: a torch memory snapshot of it.
+
+    Look-ups of open paths may add paths to the attribution, so analyses that look up go before
+    ``path_quantities``, whose rows are those of ``attribution.paths``. Raises LedgerError if the
+    books do not balance.
+    """
+    lost = lost_launches(attribution)
+    suspect = suspect_ops(attribution.trace.ops, attribution.valid)
+    step_rows = steps(attribution, lost)
+    devices = device_use(attribution)
+    shapes = range_shapes(attribution.trace)
+    evidence = gather(attribution, step_rows, devices, lost, suspect, shapes)
+    found = findings(evidence)
+    peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
+    owners, lines, graphs, operators = _code(attribution, shapes)
+    ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
+    doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
+    kernel_rows = kernels(attribution, suspect)
+    return Analysis(
+        attribution=attribution,
+        verdict=verdict(attribution, devices, ranges, doubts, bound(evidence, found)),
+        ledger=ledger(attribution),
+        ranges=ranges,
+        kernels=kernel_rows,
+        copies=copies(attribution),
+        steps=dataclasses.replace(step_rows, idle_ns=idle_of_steps(evidence.waits, len(step_rows))),
+        step_spread=step_spread(step_rows),
+        spans=span_rows(attribution.trace),
+        devices=devices,
+        warnings=warnings(attribution, suspect, lost, step_rows),
+        missing=missing(attribution, step_rows, shapes),
+        waits=evidence.waits,
+        modules=module_records(owners, lines),
+        module_ledger=module_ledger_records(module_ledger(attribution, owners)),
+        operators=[] if operators is None else operators.records(),
+        compiled_graphs=[graph.record() for graph in graphs],
+        memory=evidence.memory,
+        allocator=evidence.allocator,
+        snapshot=snapshot,
+        snapshot_peaks=peaks,
+        counters=evidence.counters,
+        findings=found,
+        traits=kernel_traits(attribution, kernel_rows, evidence.fit),
+        work=None if evidence.work is None else path_work(attribution, evidence.work),
+        places=code_places(attribution),
+    )
+
+
+def _code(
+    attribution: Attribution, shapes: RangeShapes
+) -> tuple[Modules, OpLines, list[CompiledGraph], OperatorTable | None]:
+    """Modules, lines, compiled graphs and operators, looked up in the whole of a selection."""
+    whole = attribution.whole
+    inside = None if attribution.unfiltered is None else attribution.unfiltered.ranges
+    owners, lines = modules(whole), op_lines(whole)
+    graphs = compiled_graphs(whole, owners, inside)
+    operators = operator_table(whole, lines, shapes, inside)
+    if attribution.unfiltered is not None:
+        ops = attribution.unfiltered.ops
+        owners, lines = owners.of(ops), OpLines(lines.line[ops], lines.labels)
+    return owners, lines, graphs, operators

@@ -1,0 +1,165 @@
+"""The lines of the program behind a path, from the places that the sidecar tells (docs/sidecar.md).
+
+A place is where a range *begins*: the cause lies there or below it. So a line always comes with its
+role, and a report says ``called at``, never ``this line``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from nvprobe.attribution.kinds import CATEGORY_KINDS, OWN_DOMAIN
+from nvprobe.attribution.model import Attribution, Kind, PathTable
+from nvprobe.attribution.names import clean_names
+from nvprobe.trace import NO_NAME
+from nvprobe.trace.sidecar import Place
+
+__all__ = ["FROM", "FUNCTION", "LINE", "CodePlaces", "Line", "code_places"]
+
+LINE = "line"
+"""The very line: where a synchronisation, a graph break or a launch happened."""
+FUNCTION = "function"
+"""The first line of the function in which it happened."""
+FROM = "from"
+"""Who called the line before it."""
+_ORDER = ("made", "entered", "called", "defined", "loop", "made_apart")
+"""Roles of places; what prepares batches in this process comes before the loop that waits."""
+_MOST = 3
+_SELDOM = 8
+"""A place this much less frequent than the most frequent of its role is not the loop's."""
+
+
+class Line(NamedTuple):
+    """A line and what it is to what it is named for."""
+
+    source: str
+    role: str
+
+
+@dataclass(frozen=True)
+class CodePlaces:
+    """Places of all processes together: ranks run one program."""
+
+    paths: PathTable
+    places: tuple[Place, ...]
+    ours: frozenset[int]
+    """Domains (rows of the trace's strings) whose ranges are nvprobe's own."""
+
+    def of(self, path: int) -> tuple[Line, ...]:
+        """The lines of the innermost range of a path that has any."""
+        while path >= 0:
+            lines = self.own(path)
+            if lines:
+                return lines
+            path = int(self.paths.parent[path])
+        return ()
+
+    def own(self, path: int) -> tuple[Line, ...]:
+        """The lines at which the last range of a path begins, the likeliest first."""
+        if int(self.paths.domain[path]) not in self.ours:
+            return ()
+        kind, name = Kind(int(self.paths.kind[path])), self._name(path)
+        if int(self.paths.domain[path]) == NO_NAME:  # a torch trace knows no categories
+            found = self._by_name.get(name, [])
+        else:
+            found = self._ranges.get((kind, name), [])
+        roots = {one.detail for one in found} - {None}
+        if len(roots) > 1:
+            around = self._names_above(path)
+            found = [one for one in found if one.detail in around] or found
+        return tuple(Line(one.source, one.role) for one in _likeliest(found))
+
+    def functions(
+        self, names: Sequence[str], details: Iterable[str] = ()
+    ) -> tuple[tuple[Line, ...], str | None]:
+        """The lines at which functions without a range are called again and again; which they are.
+
+        Args:
+            names: The functions.
+            details: Which of their calls: those with one of these details, where there are any.
+
+        """
+        found = [one for name in names for one in self._functions.get(name, ()) if one.count > 1]
+        wanted = set(details)
+        found = [one for one in found if one.detail in wanted] or found
+        lines, largest = [], sorted(found, key=lambda one: -one.count)[:_MOST]
+        for one in largest:
+            roles = ("called", *[FROM] * (len(one.stack) - 1))
+            lines += [Line(*pair) for pair in zip(one.stack or (one.source,), roles, strict=True)]
+        called = ", ".join(dict.fromkeys(one.name for one in largest))
+        return tuple(dict.fromkeys(lines)), called or None
+
+    def _name(self, path: int) -> str:
+        return str(self.paths.names[int(self.paths.name[path])].as_py())
+
+    def _names_above(self, path: int) -> set[str]:
+        above = set()
+        while (path := int(self.paths.parent[path])) >= 0:
+            above.add(self._name(path))
+        return above
+
+    @cached_property
+    def _ranges(self) -> dict[tuple[Kind, str], list[Place]]:
+        """Places by what a path knows of a range: kind, and the name without its number."""
+        known = [one for one in self.places if one.category in CATEGORY_KINDS]
+        clean = clean_names(pa.array([one.name for one in known], pa.string()))
+        names = clean.names.take(pa.array(clean.code)).to_pylist()
+        out: dict[tuple[Kind, str], list[Place]] = defaultdict(list)
+        for one, name in zip(known, names, strict=True):
+            out[CATEGORY_KINDS[one.category or ""], name].append(one)
+        return {key: _summed(some) for key, some in out.items()}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Place]]:
+        """Those of all kinds together."""
+        out: dict[str, list[Place]] = defaultdict(list)
+        for (_, name), some in self._ranges.items():
+            out[name] += some
+        return out
+
+    @cached_property
+    def _functions(self) -> dict[str, list[Place]]:
+        out: dict[str, list[Place]] = defaultdict(list)
+        for one in self.places:
+            if one.category is None:
+                out[one.name].append(one)
+        return {name: _summed(some) for name, some in out.items()}
+
+
+def code_places(attribution: Attribution) -> CodePlaces | None:
+    """The places of a trace; None where no sidecar tells any."""
+    trace = attribution.trace
+    if trace.sidecar is None or not trace.sidecar.places:
+        return None
+    paths = attribution.paths
+    ours = {d for d in set(paths.domain.tolist()) if trace.text(d) == OWN_DOMAIN}
+    if any(source.kind == "torch-trace" for source in trace.sources):
+        ours.add(NO_NAME)
+    return CodePlaces(paths, trace.sidecar.places, frozenset(ours))
+
+
+def _summed(places: Iterable[Place]) -> list[Place]:
+    """One a line and role: counts of processes (and of indices in a name) added up."""
+    out: dict[tuple[object, ...], Place] = {}
+    for one in places:
+        key = (one.source, one.role, one.stack, one.detail)
+        known = out.get(key)
+        out[key] = one if known is None else replace(known, count=known.count + one.count)
+    return list(out.values())
+
+
+def _likeliest(places: Sequence[Place]) -> list[Place]:
+    """By role, then by count; without what is seldom."""
+    most: dict[str, int] = defaultdict(int)
+    for one in places:
+        most[one.role] = max(most[one.role], one.count)
+    kept = [one for one in places if one.count * _SELDOM >= most[one.role]]
+    order = {role: place for place, role in enumerate(_ORDER)}
+    kept.sort(key=lambda one: (order.get(one.role, len(order)), -one.count))
+    return kept[:_MOST]

@@ -1,0 +1,133 @@
+"""What to do about it: findings ranked by what they save, from evidence only.
+
+``RULES`` is the list of patterns; each is a generator in a module beside this one that yields
+findings with their estimate. Here they are held against the window: what could save less than
+``NOTABLE`` of it is no finding, unless it is no matter of time. docs/findings.md has the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from nvprobe.analysis.allocator import allocator_use
+from nvprobe.analysis.findings.capture import memory_growth, memory_limit, profiler_cost
+from nvprobe.analysis.findings.compilation import compilation, graph_breaks
+from nvprobe.analysis.findings.dominance import latency_bound_kernel, underfilled_kernel
+from nvprobe.analysis.findings.host import host_bound
+from nvprobe.analysis.findings.kernels import (
+    elementwise_chains,
+    fp32_products,
+    gemm_efficiency,
+    unfused_attention,
+)
+from nvprobe.analysis.findings.model import Evidence, Finding, Severity
+from nvprobe.analysis.findings.sources import with_sources
+from nvprobe.analysis.findings.traffic import exposed_communication, exposed_copies, graph_gaps
+from nvprobe.analysis.findings.waiting import (
+    allocation,
+    input_wait,
+    pageable_copies,
+    synchronisation,
+)
+from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.kernels.counters import counter_use
+from nvprobe.analysis.kernels.occupancy import launch_fit
+from nvprobe.analysis.kernels.work import work_items
+from nvprobe.analysis.memory import memory
+from nvprobe.analysis.model import DeviceUse, Steps
+from nvprobe.analysis.shapes import RangeShapes
+from nvprobe.analysis.waiting.waits import waits
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import Column
+
+__all__ = ["NOTABLE", "RULES", "Evidence", "Finding", "findings", "gather"]
+
+NOTABLE = 0.02
+"""A finding saves at most at least this share of the window."""
+_SEVERITIES: tuple[tuple[float, Severity], ...] = ((0.15, "high"), (0.05, "medium"), (0.0, "low"))
+
+RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    synchronisation,
+    pageable_copies,
+    input_wait,
+    allocation,
+    compilation,
+    graph_breaks,
+    host_bound,
+    unfused_attention,
+    fp32_products,
+    elementwise_chains,
+    underfilled_kernel,
+    latency_bound_kernel,
+    gemm_efficiency,
+    exposed_copies,
+    exposed_communication,
+    graph_gaps,
+    memory_limit,
+    memory_growth,
+    profiler_cost,
+)
+"""Specific rules stand before general ones, which leave out what is explained already."""
+
+
+def gather(
+    attribution: Attribution,
+    steps: Steps,
+    devices: DeviceUse,
+    lost: Column,
+    suspect: Column,
+    shapes: RangeShapes,
+) -> Evidence:
+    """Everything the rules look at. ``lost``: call rows without a GPU record; ``suspect``: per op.
+
+    Looks up open paths, so it goes before tables with one row a path.
+    """
+    classes = classify_ops(attribution.trace)
+    return Evidence(
+        attribution=attribution,
+        steps=steps,
+        devices=devices,
+        waits=waits(attribution, steps, classes.activity),
+        classes=classes,
+        fit=launch_fit(attribution.trace),
+        work=work_items(attribution, classes, shapes),
+        memory=memory(attribution, steps),
+        allocator=allocator_use(attribution, steps),
+        counters=counter_use(attribution),
+        lost_launches=len(lost),
+        suspect=suspect,
+    )
+
+
+def findings(evidence: Evidence) -> tuple[Finding, ...]:
+    """Everything worth changing, what saves most first (see :func:`_expected`)."""
+    found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
+    found = [_bounded(one, evidence.span_ns) for one in found]
+    kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
+    return tuple(sorted(with_sources(evidence, kept), key=lambda one: -_expected(one)))
+
+
+def _bounded(finding: Finding, span_ns: int) -> Finding:
+    """No saving is longer than what was captured."""
+    low, high = finding.saves_ns
+    return dataclasses.replace(finding, saves_ns=(min(low, span_ns), min(high, span_ns)))
+
+
+def _expected(finding: Finding) -> float:
+    """A quarter of the way from low to high: what is sure counts more than what is possible."""
+    low, high = finding.saves_ns
+    return low + (high - low) / 4
+
+
+def _notable(finding: Finding, window_ns: int) -> bool:
+    return finding.saves_ns == (0, 0) or finding.saves_ns[1] >= NOTABLE * window_ns
+
+
+def _weighed(finding: Finding, span_ns: int) -> Finding:
+    """With its severity: by what it is expected to save of the capture."""
+    share = _expected(finding) / span_ns
+    if not share:
+        return dataclasses.replace(finding, severity="info")
+    severity = next(name for least, name in _SEVERITIES if share >= least)
+    return dataclasses.replace(finding, severity=severity)

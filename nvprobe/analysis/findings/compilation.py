@@ -1,0 +1,156 @@
+"""Findings about torch.compile: graph breaks, recompiles, compiling inside the window.
+
+Breaks and recompiles are told by the sidecar (torch's own reasons); without one nothing is said of
+them: two graphs in a row may be two models.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nvprobe.analysis.findings.model import Evidence, Finding
+from nvprobe.analysis.findings.places import common_path, named
+from nvprobe.analysis.graph_calls import compiling
+from nvprobe.analysis.grouping import push_up
+from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.attribution.model import Kind
+from nvprobe.trace import Column
+from nvprobe.trace.sidecar import CompileSpan, GraphBreak
+
+__all__ = ["compilation", "graph_breaks"]
+
+_LONGEST_REASON = 160
+
+
+def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
+    """Breaks whose surroundings idle: the time between the graphs of one path.
+
+    Low end: three tenths of it. High end: all host and launch idle of the path, as one graph also
+    launches fewer kernels.
+    """
+    sidecar = evidence.trace.sidecar
+    breaks = () if sidecar is None else tuple(b for b in sidecar.breaks if _own(b.source))
+    if not breaks or not evidence.idle_trusted or not evidence.repeats:
+        return
+    between = _between_graphs(evidence)
+    idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    lost = np.where(np.append(between, False), idle, 0)
+    total = int(lost.sum())
+    if not total:
+        return
+    paths = evidence.attribution.paths
+    path = common_path(paths, lost)
+    whole = push_up(paths, idle[:-1])
+    most = int(whole[path]) if path >= 0 else int(idle.sum())
+    evidence.explain_idle(lost)
+    sources = Counter(one.source for one in breaks if one.source)
+    lines = tuple(source for source, _ in sources.most_common(5))
+    yield Finding(
+        id="graph_break",
+        title=f"Graph breaks at {lines[0] if lines else named(paths, path)} split the compiled "
+        "model; the GPU waits between graphs",
+        path=path,
+        sources=lines,
+        evidence={
+            "breaks": len(breaks),
+            "reason": _reason(breaks),
+            "idle_between_graphs_ns": total,
+        },
+        saves_ns=(total * 3 // 10, max(most, total)),
+        advice=(
+            "torch.compile(fullgraph=True) stops at the first break and names it",
+            "move the line out of the compiled code, or register it as an operator "
+            "(torch.library.custom_op with register_fake)",
+        ),
+    )
+
+
+def _own(source: str | None) -> bool:
+    """Whether a line is the program's: breaks inside torch and nvprobe say nothing of it."""
+    return source is None or not source.startswith(("torch/", "nvprobe/"))
+
+
+def _reason(breaks: tuple[GraphBreak, ...]) -> str:
+    """The commonest reason, on one line."""
+    reasons = Counter(one.reason for one in breaks)
+    text = " ".join(reasons.most_common(1)[0][0].split())
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+
+
+def _between_graphs(evidence: Evidence) -> Column:
+    """bool per path: above at least two instances of compiled graphs, and inside none of them."""
+    paths, tree = evidence.attribution.paths, evidence.attribution.tree
+    compiling = pc.match_substring_regex(paths.names, "^compile ").to_numpy(zero_copy_only=False)
+    graph = (paths.kind == Kind.GRAPH) & ~np.asarray(compiling, bool)[paths.name]
+    instances = np.zeros(len(paths.parent), np.int64)
+    rows = (tree.path >= 0) & ~tree.folded
+    np.add.at(instances, tree.path[rows], 1)
+    below = push_up(paths, np.where(graph, instances, 0))
+    inside = graph.copy()
+    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
+        at = np.flatnonzero(paths.depth == depth)
+        inside[at] |= inside[paths.parent[at]]
+    calls = np.maximum(instances, 1)
+    return ~inside & (below >= 2 * calls) & (paths.kind != Kind.STEP)
+
+
+def compilation(evidence: Evidence) -> Iterator[Finding]:
+    """The host compiles inside the window: again and again, or for the first time.
+
+    High end: the steps in which it compiles; low end: half of the idle.
+    """
+    if not evidence.idle_trusted:
+        return
+    idle = evidence.idle(Cause.COMPILATION)
+    total, paths = int(idle.sum()), evidence.attribution.paths
+    sidecar, trace = evidence.trace.sidecar, evidence.trace
+    spans = [] if sidecar is None else [
+        span for span in sidecar.compile_spans
+        if span.start < trace.end_ns and span.end > trace.start_ns
+    ]  # fmt: skip
+    spent = sum(min(s.end, trace.end_ns) - max(s.start, trace.start_ns) for s in spans)
+    again = () if sidecar is None else [one for one in sidecar.recompiles if _own(one.source)]
+    if not total and not spent:
+        return
+    path = common_path(paths, idle)
+    facts: dict[str, int | str | float | None] = {
+        "idle_ns": total, "compilations": len(spans), "compile_ns": spent,
+    }  # fmt: skip
+    if len(again) >= 2 and len(spans) != 1:
+        reasons = Counter(" ".join(r.split()) for one in again for r in one.reasons[:1])
+        facts |= {
+            "recompiles": len(again),
+            "reason": reasons.most_common(1)[0][0][:_LONGEST_REASON] if reasons else None,
+        }
+        sources = tuple(s for s, _ in Counter(r.source for r in again if r.source).most_common(5))
+        yield Finding(
+            "recompile", f"{sources[0] if sources else named(paths, path)} is compiled again "
+            f"and again ({len(again)} recompilations)", path, sources, facts,
+            (total // 2, max(total, spent, _steps_of(evidence, spans))),
+            ("torch.compile(dynamic=True), or torch._dynamo.mark_dynamic, for changing shapes",
+             "pad or bucket inputs to a few shapes",
+             "keep changing Python values out of compiled code, or make them tensors"),
+            functions=("torch.compile",), roles=("defined",) * len(sources),
+        )  # fmt: skip
+    else:
+        by_torch = bool(spans) or len(compiling(evidence.attribution)) > 0
+        what = "torch.compile runs" if by_torch else "Kernels are loaded or compiled"
+        yield Finding(
+            "compile_in_window", f"{what} inside the captured window, in {named(paths, path)}",
+            path, (), facts, (0, max(total, spent)),
+            ("warm up before the window: nvprobe launch --steps 10:15",
+             *(() if by_torch else ("CUDA_MODULE_LOADING=EAGER loads all kernels at the start",))),
+        )  # fmt: skip
+
+
+def _steps_of(evidence: Evidence, spans: list[CompileSpan]) -> int:
+    """Host time of the steady steps in which something was compiled."""
+    steps, steady = evidence.steps, evidence.steady
+    hit = np.zeros(len(steady), bool)
+    for span in spans:
+        hit |= (steps.start[steady] < span.end) & (steps.end[steady] > span.start)
+    return int(steps.wall_ns[steady][hit].sum())

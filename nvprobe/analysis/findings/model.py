@@ -1,0 +1,236 @@
+"""A finding, and the evidence that rules look at.
+
+``saves_ns`` is how much shorter the captured window would be, ``(low, high)``: the high end is what
+the evidence allows at most, the low end what remains under pessimistic assumptions, which each
+rule states. A window holds several steps; divide by them for a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from nvprobe.analysis.allocator import AllocatorUse
+from nvprobe.analysis.kernels.classes import Activity, OpClasses
+from nvprobe.analysis.kernels.counters import CounterUse
+from nvprobe.analysis.kernels.occupancy import LaunchFit
+from nvprobe.analysis.kernels.work import WorkItems
+from nvprobe.analysis.memory import Memory
+from nvprobe.analysis.model import DeviceUse, Steps
+from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.order import left_out
+from nvprobe.analysis.waiting.waits import Waits
+from nvprobe.attribution.intervals import union_length
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import NO_ROW, Column, Ops, Trace
+
+__all__ = ["HARDLY", "Evidence", "Finding", "Severity", "Value"]
+
+HARDLY = 0.1
+"""A GPU that is less busy than this gains nothing from faster kernels."""
+_WRAPPED = re.compile(r"\bKernel2?<(?P<kernel>\w+)")
+"""What CUTLASS calls all its kernels."""
+Severity = Literal["high", "medium", "low", "info"]
+Value = int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to change, or to know."""
+
+    id: str
+    """Stable name of the pattern: ``implicit_sync``."""
+    title: str
+    path: int
+    """Row of ``attribution.paths``, -1 where it is no one path's."""
+    sources: tuple[str, ...]
+    """Lines of the program, where known: ``train.py:31``. A rule gives those that it knows to be
+    the cause; `sources.with_sources` adds what the capture tells of the others."""
+    evidence: Mapping[str, Value]
+    saves_ns: tuple[int, int]
+    advice: tuple[str, ...]
+    """What to try, the likeliest first."""
+    severity: Severity = "info"
+    """Set when findings are ranked, from ``saves_ns``."""
+    ops: Column | None = field(default=None, repr=False, compare=False)
+    """Op rows that it is about: their lines are looked up where Python frames are recorded."""
+    calls: Column | None = field(default=None, repr=False, compare=False)
+    """The same for call rows, where it is about calls that start nothing."""
+    functions: tuple[str, ...] = ()
+    """Functions without a range whose calls, where the sidecar tells them, are the cause."""
+    roles: tuple[str, ...] = ()
+    """What each of ``sources`` is: ``line`` or a role of `nvprobe.analysis.code_places`."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an analysis knows, as rules need it. Sums worked out once are kept."""
+
+    attribution: Attribution
+    steps: Steps
+    devices: DeviceUse
+    waits: Waits
+    classes: OpClasses
+    fit: LaunchFit | None
+    work: WorkItems | None
+    memory: Memory | None
+    allocator: AllocatorUse | None
+    counters: CounterUse | None
+    lost_launches: int
+    """Launch calls without any GPU record: with more than one in a hundred, idle means nothing."""
+    suspect: Column
+    """bool per op: its recorded end cannot be right."""
+    notes: dict[str, object] = field(default_factory=dict)
+    """What one rule tells the next, such as ops that are already explained."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace behind it all."""
+        return self.attribution.trace
+
+    @cached_property
+    def ops(self) -> Ops:
+        """GPU ops; an empty table where there are none."""
+        return self.trace.ops if self.trace.ops is not None else Ops.empty()
+
+    def kernel_name(self, op: int) -> str:
+        """A kernel's short name; of CUTLASS's wrappers what they wrap."""
+        wrapped = _WRAPPED.search(self.trace.text(int(self.ops.name[op])) or "")
+        short = self.trace.text(int(self.ops.short_name[op]))
+        return wrapped["kernel"] if wrapped else short or "a kernel"
+
+    @cached_property
+    def window_ns(self) -> int:
+        """Time from first to last op, summed over devices."""
+        return int(self.devices.window_ns.sum())
+
+    @cached_property
+    def span_ns(self) -> int:
+        """The longer of the window and the host time of the steps: nothing saves more."""
+        return max(self.window_ns, int(self.steps.wall_ns[self.steady].sum()))
+
+    @cached_property
+    def busy_ns(self) -> int:
+        """Time with any op running, summed over devices."""
+        return int(self.devices.busy_ns.sum())
+
+    @property
+    def busy_share(self) -> float:
+        """Busy over window, 0 where nothing ran."""
+        return self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+    @cached_property
+    def trusted(self) -> Column:
+        """bool per op: it has possible times and no suspect end."""
+        return self.attribution.valid & ~self.suspect
+
+    @cached_property
+    def idle_trusted(self) -> bool:
+        """Whether idle figures mean anything: hardly a launch lost, ends right."""
+        suspect_ns = int(self.attribution.duration[self.suspect].sum())
+        total = int(self.attribution.duration.sum())
+        return self.lost_launches * 100 <= len(self.ops) and suspect_ns <= total // 10
+
+    @cached_property
+    def steady(self) -> Column:
+        """Rows of the steps that stand for the loop: without a first one that warms up.
+
+        A step without ops is none: what is left when the loop has ended.
+        """
+        rows = np.flatnonzero(self.steps.ops > 0) if (self.steps.ops > 0).any() else None
+        if rows is None:
+            return np.arange(len(self.steps))
+        wall = self.steps.wall_ns[rows]
+        if len(wall) >= 3 and wall[0] > 2 * np.median(wall[1:]):
+            rows = rows[1:]
+        return rows
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the capture shows a loop: what it does once may be start-up."""
+        return len(self.steady) >= 2
+
+    def idle(self, *causes: Cause) -> Column:
+        """Idle ns per path (the last entry: of no path) of some causes, in the steady steps.
+
+        Without steps: all that has a path. Idle outside both may be start-up.
+        """
+        charges = self.waits.idle
+        rows = np.isin(charges.cause, causes)
+        rows &= np.isin(charges.step, self.steady) if self.repeats else charges.path >= 0
+        out = np.zeros(len(self.attribution.paths.parent) + 1, np.int64)
+        np.add.at(out, charges.path[rows], charges.ns[rows])
+        return out
+
+    def explain_idle(self, ns: Column) -> None:
+        """A specific rule has told of this idle time, as :meth:`idle` gives it."""
+        self.notes["explained_idle"] = np.maximum(ns, self.explained_idle(len(ns)))
+
+    def explained_idle(self, size: int) -> Column:
+        """Idle ns per path that specific rules have told of: general ones leave it out."""
+        out = np.zeros(size, np.int64)
+        told = self.notes.get("explained_idle")
+        if isinstance(told, np.ndarray):  # paths may have been added since: the last one is none
+            out[: len(told) - 1], out[-1] = told[:-1], told[-1]
+        return out
+
+    @cached_property
+    def step_of_op(self) -> Column:
+        """int64 row of the step (of its process) that was open when an op was called, -1."""
+        out = np.full(len(self.ops), NO_ROW, np.int64)
+        calls, call = self.trace.calls, self.attribution.call
+        rows = np.flatnonzero(call >= 0)
+        if calls is not None:
+            out[rows] = self.step_at(self.ops.process[rows], calls.start[call[rows]])
+        return out
+
+    def step_at(self, process: Column, time: Column) -> Column:
+        """int64 row of the step that a process was in at each instant, -1 for none."""
+        return step_at(self.steps, process, time)
+
+    def in_steady(self, time: Column) -> Column:
+        """bool per instant: inside a steady step (of any process); all, where nothing repeats."""
+        if not self.repeats:
+            return np.ones(len(time), bool)
+        order = np.argsort(self.steps.start[self.steady])
+        start, end = (c[self.steady][order] for c in (self.steps.start, self.steps.end))
+        end = np.maximum.accumulate(end)
+        at = np.searchsorted(start, time, side="right") - 1
+        return (at >= 0) & (time < end[np.maximum(at, 0)])
+
+    def on_compute_streams(self, rows: Column) -> bool:
+        """Whether ops (copies) spend most of their time on streams that compute, too."""
+        stream = self.waits.streams.of_op
+        compute = (self.classes.activity == Activity.COMPUTE) & self.trusted
+        shared = np.isin(stream[rows], np.unique(stream[compute]))
+        duration = self.attribution.duration[rows]
+        return int(duration[shared].sum()) * 2 > int(duration.sum())
+
+    def alone_ns(self, some: Column, beside: Column) -> int:
+        """Time in which ops of ``some`` ran and none of ``beside``, summed over devices.
+
+        What a selection leaves out counts as beside.
+        """
+        if not some.any():
+            return 0
+        together = some | beside
+        union = self._of_all if together.all() else self._union(together)
+        return int((union - self._union(beside)).sum())
+
+    @cached_property
+    def _of_all(self) -> Column:
+        return self._union(np.ones(len(self.ops), bool))
+
+    def _union(self, chosen: Column) -> Column:
+        rows = np.flatnonzero(chosen & self.trusted)
+        own = self.ops.device[rows] + 1, self.ops.start[rows], self.ops.end[rows]
+        device, start, end = (
+            np.concatenate(pair) for pair in zip(own, left_out(self.attribution), strict=True)
+        )
+        return union_length(device, start, end, len(self.trace.devices) + 1)

@@ -1,0 +1,135 @@
+"""Lines of the program for findings, from the best that the capture tells.
+
+In this order: the rule's own (a synchronisation's mark, a graph break's line); calls that are the
+cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;
+Python frames of a torch trace, which name a function; the place at which the innermost range of the
+finding's path begins. A line never comes without its role.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
+from nvprobe.analysis.findings.model import Evidence, Finding
+from nvprobe.analysis.grouping import sums
+from nvprobe.analysis.waiting.lines import CodeLines, call_lines, code_lines
+from nvprobe.trace import Calls, Column
+
+__all__ = ["sampled_lines", "with_sources"]
+
+_SHARE = 0.2
+"""A line is named if this much of the finding's GPU time was called for in it."""
+_MOST = 3
+
+
+def with_sources(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
+    """Findings with their lines, the likeliest first, and what each line is."""
+    lines = _Lines(evidence)
+    return [lines.complete(one) for one in found]
+
+
+class _Lines:
+    """Looks lines up; what the capture has none of is asked for once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+
+    def complete(self, finding: Finding) -> Finding:
+        """The finding with its sources and their roles."""
+        roles = finding.roles or tuple(map(self._role, finding.sources))
+        known = tuple(Line(*pair) for pair in zip(finding.sources, roles, strict=True))
+        called, function = self._functions(finding)
+        lines = (
+            known + called
+            or self._back_traces(finding)
+            or self._frames(finding)
+            or self._place(finding)
+        )
+        unique: dict[str, str] = {}
+        for source, role in lines:
+            unique.setdefault(source, role)
+        facts = {**finding.evidence, "function": function} if called else finding.evidence
+        return dataclasses.replace(
+            finding, sources=tuple(unique), roles=tuple(unique.values()), evidence=facts
+        )
+
+    def _role(self, source: str) -> str:
+        """What a line is that a rule knows: frames of a torch trace have their function behind."""
+        frames = self.evidence.trace.frames
+        return FUNCTION if frames is not None and source.endswith(")") else LINE
+
+    @cached_property
+    def _places(self) -> CodePlaces | None:
+        return code_places(self.evidence.attribution)
+
+    @cached_property
+    def _code_lines(self) -> CodeLines | None:
+        return code_lines(self.evidence.trace)
+
+    @property
+    def _calls(self) -> Calls:
+        calls = self.evidence.trace.calls
+        return calls if calls is not None else Calls.empty()
+
+    def _functions(self, finding: Finding) -> tuple[tuple[Line, ...], str | None]:
+        if self._places is None or not finding.functions:
+            return (), None
+        return self._places.functions(finding.functions, ("default", *finding.sources))
+
+    def _place(self, finding: Finding) -> tuple[Line, ...]:
+        return () if self._places is None else self._places.of(finding.path)
+
+    def _back_traces(self, finding: Finding) -> tuple[Line, ...]:
+        """The lines that launched its ops, by Python back-traces of the calls."""
+        call, ns = self._about(finding)
+        row, labels = call_lines(self.evidence.trace, call)
+        return _longest(row, ns, labels, LINE)
+
+    def _frames(self, finding: Finding) -> tuple[Line, ...]:
+        """The functions that launched its ops, by the frames of a torch trace."""
+        call, ns = self._about(finding)
+        if self._code_lines is None or not len(call):
+            return ()
+        known = call >= 0
+        row = np.full(len(call), -1, np.int64)
+        row[known] = self._code_lines.at(
+            self._calls.thread[call[known]], self._calls.start[call[known]]
+        )
+        return _longest(row, ns, self._code_lines.labels, FUNCTION)
+
+    def _about(self, finding: Finding) -> tuple[Column, Column]:
+        """(row of the call, -1; ns) of each op or call that a finding is about."""
+        if finding.calls is not None:
+            spent = self._calls.end[finding.calls] - self._calls.start[finding.calls]
+            return finding.calls, spent
+        attribution = self.evidence.attribution
+        ops = np.empty(0, np.int64) if finding.ops is None else finding.ops
+        return attribution.call[ops], attribution.duration[ops]
+
+
+def _longest(row: Column, ns: Column, labels: pa.StringArray, role: str) -> tuple[Line, ...]:
+    """The labels with most of the time; ``row``: of the labels, -1."""
+    spent = sums(row.astype(np.int64), ns, len(labels))
+    largest = np.argsort(-spent, kind="stable")[:_MOST]
+    least = max(_SHARE * int(ns.sum()), 1)
+    return tuple(
+        Line(str(labels[int(one)].as_py()), role) for one in largest if spent[one] >= least
+    )
+
+
+def sampled_lines(evidence: Evidence, inside: Column) -> tuple[str, ...]:
+    """Lines that Python samples saw while the GPU waited for the host, the most idle time first.
+
+    ``inside`` is a bool per path, with a last entry for none. Empty where nothing was sampled.
+    """
+    sampled = evidence.waits.sampled
+    if sampled is None:
+        return ()
+    rows = sampled.time.take(inside[sampled.path][sampled.time.group])
+    return tuple(one.source for one in _longest(rows.line, rows.ns, sampled.labels, LINE))

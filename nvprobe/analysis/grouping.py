@@ -1,0 +1,54 @@
+"""Sums and distinct values of groups given as integer codes; exact in int64."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+
+from nvprobe.attribution.model import PathTable
+from nvprobe.trace import Column
+
+__all__ = ["counts", "distinct", "levels", "push_up", "sums"]
+
+
+def sums(code: Column, values: Column, size: int) -> Column:
+    """Sum of ``values`` per code, int64 of shape ``(size,)``; codes below zero are left out."""
+    out = np.zeros(size, np.int64)
+    known = code >= 0
+    if not known.all():
+        code, values = code[known], values[known]
+    np.add.at(out, code, values)
+    return out
+
+
+def counts(code: Column, size: int) -> Column:
+    """Rows per code, int64 of shape ``(size,)``; codes below zero are left out."""
+    return np.bincount(code[code >= 0], minlength=size).astype(np.int64)
+
+
+def distinct(keys: Column) -> tuple[Column, Column]:
+    """(distinct int64 keys in order of appearance, row of each key in them)."""
+    coded = pa.array(keys).dictionary_encode()
+    return (
+        coded.dictionary.to_numpy(zero_copy_only=False),
+        coded.indices.to_numpy(zero_copy_only=False),
+    )
+
+
+def levels(paths: PathTable) -> list[Column]:
+    """The rows of each depth of the trie, roots first."""
+    if not len(paths.depth):
+        return []
+    order = np.argsort(paths.depth, kind="stable")
+    bounds = np.searchsorted(paths.depth[order], np.arange(int(paths.depth.max()) + 2))
+    return [order[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def push_up(paths: PathTable, own: Column) -> Column:
+    """Inclusive sums: each path's own value and those of all paths below it."""
+    total = own.copy()
+    for rows in reversed(levels(paths)[1:]):
+        np.add.at(total, paths.parent[rows], total[rows])
+    return total

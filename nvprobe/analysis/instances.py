@@ -1,0 +1,134 @@
+"""What is counted by instance of a range: calls, host time, GPU spans, and replays.
+
+Oracle: tests/unit/analyze_oracle.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.grouping import counts, distinct, sums
+from nvprobe.analysis.waiting.timelines import thread_timeline
+from nvprobe.attribution.model import Attribution, Method
+from nvprobe.attribution.nesting import nest
+from nvprobe.trace import NO_ROW, Column, Ranges
+
+__all__ = ["gpu_spans", "host_times", "replays"]
+
+
+def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
+    """(calls, wall_ns, self_wall_ns) per path, from the recorded instances alone."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    size = len(attribution.paths.parent)
+    if ranges is None:
+        return tuple(np.zeros(size, np.int64) for _ in range(3))  # type: ignore[return-value]
+    length = np.maximum(tree.end - ranges.start, 0)
+    # A folded twin is its parent over again: no instance, but its own time is the parent's.
+    instance = np.where(tree.folded, -1, tree.path)
+    own = _innermost_time(attribution, ranges, length)
+    return counts(instance, size), sums(instance, length, size), sums(tree.path, own, size)
+
+
+def _innermost_time(attribution: Attribution, ranges: Ranges, length: Column) -> Column:
+    """Per range: host time during which no range opened after it was open on its thread."""
+    tree = attribution.tree
+    child = tree.parent != NO_ROW
+    if np.any(tree.end[child] > tree.end[tree.parent[child]]):
+        return _innermost_of_crossing(attribution, ranges)
+    return length - sums(tree.parent, length, len(length))
+
+
+def _innermost_of_crossing(attribution: Attribution, ranges: Ranges) -> Column:
+    """The same where ranges cross: look up the innermost one between any two borders."""
+    end = attribution.tree.end
+    threads = len(attribution.trace.threads)
+    nesting = nest(ranges.thread, ranges.start, end, threads)
+    lane = np.repeat(np.arange(threads), np.diff(nesting.first))
+    lane, time = np.tile(lane, 2), np.concatenate((nesting.start, nesting.end))
+    order = np.lexsort((time, lane))
+    lane, time = lane[order], time[order]
+    length = np.where(lane[1:] == lane[:-1], time[1:] - time[:-1], 0)
+    here = np.flatnonzero(length > 0)
+    query, position = nesting.open_chains(nesting.last_started(lane[here], time[here]), time[here])
+    last = np.append(query[1:] != query[:-1], True)[: len(query)]  # the innermost of each chain
+    own = np.zeros(len(ranges), np.int64)
+    np.add.at(own, nesting.row[position[last]], length[here][query[last]])
+    return own
+
+
+def gpu_spans(attribution: Attribution) -> Column:
+    """Per path: first op start to last op end of each recorded instance, summed."""
+    ranges, ops = attribution.trace.ranges, attribution.trace.ops
+    total = np.zeros(len(attribution.paths.parent), np.int64)
+    if ranges is None or ops is None:
+        return total
+    tree, timeline = attribution.tree, thread_timeline(attribution)
+    kept = np.flatnonzero(~tree.folded)
+    low, high = timeline.slices(ranges.thread[kept], ranges.start[kept], tree.end[kept])
+    filled = high > low
+    path, low, high = tree.path[kept[filled]], low[filled], high[filled]
+    valid = attribution.valid[timeline.op]
+    first = np.where(valid, ops.start[timeline.op], np.iinfo(np.int64).max)
+    last = np.where(valid, ops.end[timeline.op], np.iinfo(np.int64).min)
+    depth = attribution.paths.depth[path]
+    for level in np.unique(depth):
+        at = np.flatnonzero(depth == level)
+        begin = _reduced(np.minimum, first, low[at], high[at])
+        end = _reduced(np.maximum, last, low[at], high[at])
+        np.add.at(total, path[at], np.where(end > begin, end - begin, 0))
+    return total
+
+
+def _reduced(ufunc: np.ufunc, values: Column, low: Column, high: Column) -> Column:
+    """``ufunc`` over each slice [low, high); slices are not empty.
+
+    ``reduceat`` also reduces what lies between two slices: sorted by ``low``, and with slices of
+    one level that hardly overlap, that is no more than the values once.
+    """
+    order = np.argsort(low, kind="stable")
+    borders = np.empty(2 * len(low), np.int64)
+    borders[::2], borders[1::2] = low[order], high[order]
+    padded = np.append(values, values[-1:])
+    out = np.empty(len(low), np.int64)
+    out[order] = ufunc.reduceat(padded, borders)[::2]
+    return out
+
+
+def replays(attribution: Attribution, unseen: Column) -> tuple[Column, Column]:
+    """(calls, gpu_span_ns) per path of ranges seen only inside graph replays.
+
+    ``unseen`` is a bool per path: graph replays ran it and it has no instance of its own. Then each
+    graph launch counts as an instance.
+    """
+    paths, ops = attribution.paths, attribution.trace.ops
+    size = len(paths.parent)
+    calls, spans = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    if ops is None:
+        return calls, spans
+    op = np.flatnonzero(attribution.method == Method.GRAPH_CAPTURE)
+    path = attribution.owner[op]
+    for level in range(int(paths.depth[path].max(initial=-1)), -1, -1):
+        here = np.flatnonzero(paths.depth[path] == level)
+        inside = here[unseen[path[here]]]
+        replayed, begin, end = _launch_windows(attribution, op[inside], path[inside])
+        np.add.at(calls, replayed, 1)
+        np.add.at(spans, replayed, np.where(end > begin, end - begin, 0))
+        if level:
+            path[here] = paths.parent[path[here]]
+    return calls, spans
+
+
+def _launch_windows(
+    attribution: Attribution, op: Column, path: Column
+) -> tuple[Column, Column, Column]:
+    """(path, first op start, last op end) of each pair of path and graph launch."""
+    ops = attribution.trace.ops
+    assert ops is not None
+    valid = attribution.valid[op]
+    launch = attribution.call[op] + 1  # 0: the launch itself was not recorded
+    pair, group = distinct(path.astype(np.int64) << 40 | launch)
+    begin = np.full(len(pair), np.iinfo(np.int64).max)
+    end = np.full(len(pair), np.iinfo(np.int64).min)
+    np.minimum.at(begin, group[valid], ops.start[op[valid]])
+    np.maximum.at(end, group[valid], ops.end[op[valid]])
+    return pair >> 40, begin, end

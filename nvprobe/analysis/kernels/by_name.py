@@ -1,0 +1,117 @@
+"""GPU work by name, and the ops whose recorded end cannot be right."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.grouping import distinct
+from nvprobe.analysis.model import Copies, Kernels
+from nvprobe.attribution.intervals import sorted_by
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import Column, OpKind, Ops
+
+__all__ = ["copies", "kernels", "suspect_ops"]
+
+_COMPUTE = (OpKind.KERNEL, OpKind.GRAPH)
+
+
+def kernels(attribution: Attribution, suspect: Column) -> Kernels:
+    """Kernels and whole-graph records by name; ``suspect`` is a bool per op."""
+    ops = attribution.trace.ops
+    if ops is None:
+        return Kernels.empty()
+    rows = np.flatnonzero(np.isin(ops.kind, _COMPUTE))
+    key, group = distinct(ops.name[rows].astype(np.int64) << 8 | ops.kind[rows])
+    size = len(key)
+    duration, doubtful = attribution.duration[rows], suspect[rows]
+    gpu = _summed(group, duration, size)
+    suspect_ns = _summed(group, np.where(doubtful, duration, 0), size)
+    longest = np.zeros(size, np.int64)
+    np.maximum.at(longest, group, duration)
+    short_name = np.empty(size, np.int32)
+    short_name[group[::-1]] = ops.short_name[rows[::-1]]
+    top_path, top_ns = _top_path(attribution.owner[rows], group, duration, size)
+    table = Kernels(
+        name=key >> 8,
+        short_name=short_name,
+        kind=key & 0xFF,
+        ops=np.bincount(group, minlength=size),
+        gpu_ns=gpu,
+        longest_ns=longest,
+        top_path=top_path,
+        top_path_ns=top_ns,
+        suspect_ops=np.bincount(group[doubtful], minlength=size),
+        suspect_ns=suspect_ns,
+    )
+    return table.take(np.argsort(suspect_ns - gpu, kind="stable"))
+
+
+def copies(attribution: Attribution) -> Copies:
+    """Copies and sets by name."""
+    ops = attribution.trace.ops
+    if ops is None:
+        return Copies.empty()
+    rows = np.flatnonzero(~np.isin(ops.kind, _COMPUTE))
+    key, group = distinct(ops.name[rows].astype(np.int64) << 8 | ops.kind[rows])
+    size = len(key)
+    gpu = _summed(group, attribution.duration[rows], size)
+    table = Copies(
+        name=key >> 8,
+        kind=key & 0xFF,
+        ops=np.bincount(group, minlength=size),
+        gpu_ns=gpu,
+        bytes=_summed(group, np.maximum(ops.bytes[rows], 0), size),
+        top_path=_top_path(attribution.owner[rows], group, attribution.duration[rows], size)[0],
+    )
+    return table.take(np.argsort(-gpu, kind="stable"))
+
+
+def suspect_ops(ops: Ops | None, valid: Column) -> Column:
+    """Bool per op: it still runs when its successor on the same stream has come and gone.
+
+    Work on one stream is serial. Nodes of a graph are not (branches run side by side and carry the
+    stream of the launch), nor is anything said of impossible times.
+    """
+    suspect = np.zeros(len(valid), bool)
+    if ops is None:
+        return suspect
+    rows = np.flatnonzero(valid & (ops.graph_node == 0) & (ops.kind != OpKind.GRAPH))
+    _, stream = _streams(ops, rows)
+    order = sorted_by(stream, ops.start[rows])
+    rows, stream = rows[order], stream[order]
+    start, end = ops.start[rows], ops.end[rows]
+    contains = (
+        (stream[:-1] == stream[1:])
+        & (start[:-1] < start[1:])
+        & (end[:-1] > end[1:])
+        & (start[1:] < end[1:])
+    )
+    suspect[rows[:-1][contains]] = True
+    return suspect
+
+
+def _streams(ops: Ops, rows: Column) -> tuple[Column, Column]:
+    """A dense code per (process, device, context, stream)."""
+    code = np.zeros(len(rows), np.int64)
+    values: Column = np.empty(0, np.int64)
+    for part in (ops.process, ops.device, ops.context, ops.stream):
+        _, digit = distinct(part[rows].astype(np.int64))
+        values, code = distinct(code.astype(np.int64) << 32 | digit)
+    return values, code
+
+
+def _summed(group: Column, values: Column, size: int) -> Column:
+    out = np.zeros(size, np.int64)
+    np.add.at(out, group, values)
+    return out
+
+
+def _top_path(owner: Column, group: Column, duration: Column, size: int) -> tuple[Column, Column]:
+    """Per group: the owner path (or -1) with most of its time, and that time."""
+    pair, code = distinct(group.astype(np.int64) << 32 | (owner.astype(np.int64) + 1))
+    time = _summed(code, duration, len(pair))
+    order = np.argsort(time, kind="stable")  # the last assignment to a group stays: the longest
+    top, top_ns = np.full(size, -1, np.int64), np.zeros(size, np.int64)
+    top[pair[order] >> 32] = (pair[order] & 0xFFFFFFFF) - 1
+    top_ns[pair[order] >> 32] = time[order]
+    return top, top_ns

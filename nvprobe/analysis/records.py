@@ -1,0 +1,63 @@
+"""Records that a capture should have and has not: launches that left nothing on the GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.attribution.launches import calls_named
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import Calls, Column, Ops
+
+__all__ = ["lost_launches"]
+
+_LAUNCH = (
+    r"^(?:cuda|cu|hip)(?:Module|Ext|Ctx)?(?:Launch(?:Cooperative)?Kernel|Graph(?:Kernel)?Launch)"
+)
+_BEGIN_CAPTURE = r"^(?:cuda|cu|hip)StreamBeginCapture"
+_END_CAPTURE = r"^(?:cuda|cu|hip)StreamEndCapture"
+
+
+def lost_launches(attribution: Attribution) -> Column:
+    """Rows of ``trace.calls`` that launched a kernel or graph of which there is no GPU record.
+
+    What is launched while a stream of the process is being captured runs later, as a graph: such
+    calls have no record of their own and are not lost.
+    """
+    trace = attribution.trace
+    calls, ops = trace.calls, trace.ops
+    if calls is None:
+        return np.empty(0, np.int64)
+    without = np.ones(len(calls), bool)
+    without[attribution.call[attribution.call >= 0]] = False
+    rows = np.flatnonzero(calls_named(trace, _LAUNCH) & without)
+    if not len(rows):
+        return rows
+    if ops is not None:
+        rows = rows[~_same_id_has_op(calls, ops, rows)]
+    return rows[~_captured(attribution, rows)]
+
+
+def _same_id_has_op(calls: Calls, ops: Ops, rows: Column) -> Column:
+    """Bool per row: another record of the same call is the one its ops were given to."""
+    processes = int(max(calls.process.max(), ops.process.max(initial=0))) + 1
+    asked = calls.correlation[rows] * processes + calls.process[rows]
+    return np.isin(asked, ops.correlation * processes + ops.process)
+
+
+def _captured(attribution: Attribution, rows: Column) -> Column:
+    """Bool per row: the call happened between begin and end of a capture in its process."""
+    calls = attribution.trace.calls
+    assert calls is not None
+    begins = np.flatnonzero(calls_named(attribution.trace, _BEGIN_CAPTURE))
+    ends = np.flatnonzero(calls_named(attribution.trace, _END_CAPTURE))
+    out = np.zeros(len(rows), bool)
+    for process in np.unique(calls.process[np.concatenate((begins, ends))]):
+        mine = np.flatnonzero(calls.process[rows] == process)
+        begun = np.sort(calls.start[begins[calls.process[begins] == process]])
+        ended = np.sort(calls.start[ends[calls.process[ends] == process]])
+        # A capture begun before the window shows only its end.
+        before = max(len(ended) - len(begun), 0)
+        time = calls.start[rows[mine]]
+        open_now = before + np.searchsorted(begun, time) - np.searchsorted(ended, time)
+        out[mine] = open_now > 0
+    return out

@@ -1,0 +1,34 @@
+"""Start/end ranges by name and domain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.grouping import distinct, sums
+from nvprobe.analysis.model import SpanRows
+from nvprobe.trace import OPEN, Trace
+
+__all__ = ["span_rows"]
+
+
+def span_rows(trace: Trace) -> SpanRows:
+    """Totals of the start/end ranges, the longest first; open ones last until the capture's end."""
+    spans = trace.spans
+    if spans is None:
+        return SpanRows.empty()
+    end = np.where(spans.end == OPEN, np.maximum(trace.end_ns, spans.start), spans.end)
+    length = np.maximum(end - spans.start, 0)
+    key, group = distinct((spans.domain.astype(np.int64) + 1) << 32 | (spans.name + 1))
+    size = len(key)
+    longest = np.zeros(size, np.int64)
+    np.maximum.at(longest, group, length)
+    wall = sums(group, length, size)
+    table = SpanRows(
+        name=(key & 0xFFFFFFFF) - 1,
+        domain=(key >> 32) - 1,
+        calls=np.bincount(group, minlength=size),
+        wall_ns=wall,
+        longest_ns=longest,
+        unclosed=sums(group, (spans.end == OPEN).astype(np.int64), size),
+    )
+    return table.take(np.argsort(-wall, kind="stable"))

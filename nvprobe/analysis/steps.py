@@ -1,0 +1,156 @@
+"""Training steps: which ranges they are, and what belongs to each.
+
+Definition (docs/attribution.md): the ranges of kind step on the initiating thread of a process,
+else its outermost ranges with a step-like name; a wait that found no batch is no step, nor is a
+part of one (``Optimizer.step``) or of a compilation. Ops belong to the step that was open on the
+initiating thread when they were called for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.grouping import sums
+from nvprobe.analysis.model import Steps, StepSpread
+from nvprobe.analysis.waiting.lanes import Lanes, firsts
+from nvprobe.analysis.waiting.rules import RangeRole, range_roles
+from nvprobe.analysis.waiting.timelines import process_timeline
+from nvprobe.attribution.intervals import union_length
+from nvprobe.attribution.kinds import known_parts
+from nvprobe.attribution.model import Attribution, Kind
+from nvprobe.trace import NO_ROW, Column
+
+__all__ = ["step_spread", "step_at", "steps"]
+
+
+def steps(attribution: Attribution, lost_launches: Column) -> Steps:
+    """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    rows = _step_ranges(attribution)
+    if ranges is None or not len(rows):
+        return Steps.empty()
+    process, start, end = ranges.process[rows], ranges.start[rows], tree.end[rows]
+    own = _work(attribution, process, start, end)
+    return Steps(
+        process=process,
+        range=rows,
+        path=tree.path[rows],
+        index=_numbers(tree.index[rows], process),
+        start=start,
+        end=end,
+        wall_ns=np.maximum(end - start, 0),
+        ops=own[0],
+        gpu_ns=own[1],
+        gpu_busy_ns=own[2],
+        missing_launches=_lost(attribution, lost_launches, process, start, end),
+    )
+
+
+def step_spread(table: Steps) -> StepSpread | None:
+    """How much the host time of steps varies; ``None`` without steps."""
+    if not len(table):
+        return None
+    wall = np.sort(table.wall_ns)
+    return StepSpread(
+        count=len(wall),
+        shortest_ns=int(wall[0]),
+        median_ns=int(wall[len(wall) // 2]),
+        longest_ns=int(wall[-1]),
+        slowest=int(table.index[np.argmax(table.wall_ns)]),
+    )
+
+
+def _step_ranges(attribution: Attribution) -> Column:
+    """Rows of ``trace.ranges`` that are steps, by process and start."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    if ranges is None:
+        return np.empty(0, np.int64)
+    leading = attribution.initiating[ranges.process] == ranges.thread
+    candidates = np.flatnonzero(leading & ~tree.folded)
+    marked = tree.kind[candidates] == Kind.STEP
+    has_marked = np.zeros(len(attribution.trace.processes), bool)
+    has_marked[ranges.process[candidates[marked]]] = True
+    unmarked = candidates[~has_marked[ranges.process[candidates]]]
+    rows = np.concatenate([candidates[marked], _named_steps(attribution, unmarked)])
+    chosen = np.zeros(len(ranges), bool)
+    chosen[rows] = True
+    rows = rows[~_inside(attribution, rows, chosen)]
+    return rows[np.lexsort((ranges.start[rows], ranges.process[rows]))]
+
+
+def _named_steps(attribution: Attribution, rows: Column) -> Column:
+    """Those of ``rows`` that are steps by their name."""
+    names, tree = attribution.names, attribution.tree
+    named = names.step_like & ~known_parts(names.names)
+    rows = rows[named[attribution.paths.name[tree.path[rows]]]]
+    if not len(rows):
+        return rows
+    compiles = range_roles(names.names) == RangeRole.COMPILATION
+    compiling = (tree.path >= 0) & compiles[attribution.paths.name[tree.path]]
+    return rows[~_inside(attribution, rows, compiling)]
+
+
+def _inside(attribution: Attribution, rows: Column, chosen: Column) -> Column:
+    """Bool per row of ``rows``: one of the ``chosen`` ranges (bool per range) is above it."""
+    parent = attribution.tree.parent
+    inside = np.zeros(len(rows), bool)
+    above = parent[rows]
+    climbing = np.flatnonzero(above != NO_ROW)
+    while len(climbing):
+        inside[climbing] |= chosen[above[climbing]]
+        above[climbing] = parent[above[climbing]]
+        climbing = climbing[(above[climbing] != NO_ROW) & ~inside[climbing]]
+    return inside
+
+
+def _numbers(index: Column, process: Column) -> Column:
+    """The number in each name, or the position among the process's steps."""
+    first = np.searchsorted(process, process)
+    return np.where(index >= 0, index, np.arange(len(process)) - first)
+
+
+def _work(attribution: Attribution, process: Column, start: Column, end: Column) -> list[Column]:
+    """(ops, gpu_ns, gpu_busy_ns) of the ops called for in each step."""
+    ops, size = attribution.trace.ops, len(process)
+    if ops is None:
+        return [np.zeros(size, np.int64)] * 3
+    timeline = process_timeline(attribution)
+    low, high = timeline.slices(process, start, end)
+    step = np.repeat(np.arange(size), high - low)
+    position = np.arange(len(step)) - np.repeat(np.cumsum(high - low) - (high - low), high - low)
+    op = timeline.op[low[step] + position]
+    gpu = sums(step, attribution.duration[op], size)
+    kept = attribution.valid[op]
+    step, op = step[kept], op[kept]
+    devices = int(ops.device.max(initial=-1)) + 2
+    busy = union_length(
+        step * devices + ops.device[op] + 1, ops.start[op], ops.end[op], size * devices
+    )
+    return [high - low, gpu, busy.reshape(size, devices).sum(axis=1)]
+
+
+def _lost(
+    attribution: Attribution, lost: Column, process: Column, start: Column, end: Column
+) -> Column:
+    """Launch calls without a GPU record by step."""
+    calls = attribution.trace.calls
+    out = np.zeros(len(process), np.int64)
+    if calls is None or not len(lost):
+        return out
+    for number in np.unique(process):
+        mine = process == number
+        time = np.sort(calls.start[lost[calls.process[lost] == number]])
+        out[mine] = np.searchsorted(time, end[mine]) - np.searchsorted(time, start[mine])
+    return out
+
+
+def step_at(steps: Steps, process: Column, time: Column) -> Column:
+    """Row of the step open at each instant, -1 for none; steps of one process do not overlap."""
+    out = np.full(len(time), NO_ROW, np.int64)
+    if not len(steps):
+        return out
+    lanes = Lanes(firsts(steps.process, process), steps.start)
+    last = lanes.count_before(process, time, "right") - 1
+    inside = (last >= lanes.first[process]) & (time < steps.end[last])
+    out[inside] = last[inside]
+    return out

@@ -1,0 +1,229 @@
+"""Host time between launches: what the threads that feed the GPU do, by path and Python frame.
+
+The time between launches belongs to the thread whose turn it is (:mod:`.turns`); what of it has no
+name of its own (synchronising, allocating, compiling, communicating, waiting for data) is Python
+and dispatch, ``host`` in the words of ``hostwork``. It bounds how fast a program can launch,
+whether or not the GPU waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analysis.grouping import distinct, sums
+from nvprobe.analysis.waiting.charges import IdleCharges
+from nvprobe.analysis.waiting.hostwork import Cause, HostWork
+from nvprobe.analysis.waiting.lines import NO_LINE, CodeLines
+from nvprobe.analysis.waiting.sampled import LineSamples, added_up, shared_out
+from nvprobe.analysis.waiting.turns import Turns, launching_calls, launching_turns
+from nvprobe.attribution.intervals import runs
+from nvprobe.attribution.model import Attribution
+from nvprobe.attribution.nesting import Nesting
+from nvprobe.trace import NO_ROW, Column, Table, column
+
+__all__ = ["HostTime", "by_label", "host_time", "sampled_host_time"]
+
+_BATCH = 1 << 18
+"""Pieces looked at together: it bounds the arrays alive at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime(Table):
+    """Host time by owner path and user's frame; what the GPU waited for longest stands first."""
+
+    path: Column = column("i4")
+    """What the thread had open (rules 1 and 2), -1 for nothing."""
+    line: Column = column("i4")
+    """Row of the labels of ``CodeLines``, -1 where no frame is known."""
+    launches: Column = column("i8")
+    """Launching calls that began here."""
+    host_ns: Column = column("i8")
+    idle_ns: Column = column("i8")
+    """GPU idle time charged to ``host`` here."""
+    samples: Column | None = column("i8", optional=True)
+    """Python samples that told the line; launches and times of a path are divided among its
+    lines as its samples are. ``None`` where lines are exact, or where there are none."""
+
+
+def host_time(
+    attribution: Attribution, work: HostWork, idle: IdleCharges, lines: CodeLines | None
+) -> HostTime:
+    """Sum the host time of all lanes, and the idle time it caused."""
+    started = launching_calls(attribution)
+    if not len(started):
+        return HostTime.empty()
+    waited = idle.take(np.flatnonzero(idle.cause == Cause.HOST))
+    parts = [
+        *_host_parts(attribution, work, lines),
+        *_launch_parts(attribution, started, lines),
+        _part(waited.path, waited.line, 2, waited.ns),
+    ]
+    keys, code = distinct(np.concatenate([part.key for part in parts]))
+    launches, host_ns, idle_ns = (
+        sums(code, np.concatenate([part.sums[which] for part in parts]), len(keys))
+        for which in range(3)
+    )
+    table = HostTime(
+        path=(keys >> 32) - 1,
+        line=(keys & 0xFFFFFFFF) - 1,
+        launches=launches,
+        host_ns=host_ns,
+        idle_ns=idle_ns,
+    )
+    return _costliest_first(table)
+
+
+def sampled_host_time(
+    attribution: Attribution,
+    work: HostWork,
+    table: HostTime,
+    samples: LineSamples,
+    waited: tuple[Column, Column],
+) -> HostTime:
+    """The host time of paths divided among the lines that samples saw.
+
+    ``waited`` are the (path, line) of the samples in idle time charged to ``host``.
+    """
+    if not len(table):
+        return table
+    row = np.full(int(max(table.path.max(initial=-1), waited[0].max(initial=-1))) + 2, NO_ROW)
+    row[table.path] = np.arange(len(table))  # path -1 is the spare last one
+    path, line = _seen_working(attribution, work, samples)
+    known = (path < len(row) - 1) & (row[np.minimum(path, len(row) - 1)] != NO_ROW)
+    path, line = path[known], line[known]
+    keys, total, seen = added_up(
+        shared_out(table.launches, row[path], line),
+        shared_out(table.host_ns, row[path], line),
+        shared_out(table.idle_ns, row[waited[0]], waited[1]),
+    )
+    divided = HostTime(
+        path=table.path[keys[0]],
+        line=keys[1],
+        launches=total[0],
+        host_ns=total[1],
+        idle_ns=total[2],
+        samples=seen,
+    )
+    return _costliest_first(divided)
+
+
+def _seen_working(
+    attribution: Attribution, work: HostWork, samples: LineSamples
+) -> tuple[Column, Column]:
+    """(path, line) of the samples in host time between launches."""
+    turns = launching_turns(attribution)
+    lane = turns.lane_of[samples.thread]
+    inside = (samples.time >= turns.first[lane]) & (samples.time < turns.last[lane])
+    time = samples.time[inside]
+    thread = turns.at(lane[inside], time)
+    ours = samples.tellers(attribution)[thread] == samples.thread[inside]
+    ours &= work.split(thread, time, time + 1)[Cause.HOST] == 1
+    path = attribution.open.at(thread[ours], time[ours])
+    return path, samples.line[inside][ours]
+
+
+def _costliest_first(table: HostTime) -> HostTime:
+    return table.take(np.lexsort((-table.host_ns, -table.idle_ns)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sums of some rows by place; a trace has millions of pieces, and few places."""
+
+    key: Column
+    """int64: path and line, in order of appearance."""
+    sums: Column
+    """int64 of shape (3, places): launches, host ns, idle ns."""
+
+
+def _part(path: Column, line: Column, which: int, values: Column) -> _Part:
+    keys, code = distinct((path.astype(np.int64) + 1) << 32 | (line.astype(np.int64) + 1))
+    total = np.zeros((3, len(keys)), np.int64)
+    total[which] = sums(code, values, len(keys))
+    return _Part(keys, total)
+
+
+def _host_parts(
+    attribution: Attribution, work: HostWork, lines: CodeLines | None
+) -> Iterator[_Part]:
+    """Host ns of the launching threads' time."""
+    for thread, start, end in _pieces(attribution, lines):
+        ns = work.split(thread, start, end)[Cause.HOST]
+        yield _part(*_place(attribution, lines, thread, start), 1, ns)
+
+
+def _launch_parts(
+    attribution: Attribution, started: Column, lines: CodeLines | None
+) -> Iterator[_Part]:
+    """Launching calls."""
+    calls = attribution.trace.calls
+    assert calls is not None
+    for low in range(0, len(started), _BATCH):
+        rows = started[low : low + _BATCH]
+        place = _place(attribution, lines, calls.thread[rows], calls.start[rows])
+        yield _part(*place, 0, np.ones(len(rows), np.int64))
+
+
+def _place(
+    attribution: Attribution, lines: CodeLines | None, thread: Column, time: Column
+) -> tuple[Column, Column]:
+    """(path, line) at each instant."""
+    path = attribution.open.at(thread, time)
+    if lines is None:
+        return path, np.full(len(time), NO_LINE, np.int32)
+    return path, lines.at(thread, time)
+
+
+def by_label(host: HostTime, label: list[str]) -> tuple[list[str], HostTime]:
+    """Host time summed by a label of each row; ``path`` is where most idle time of it is."""
+    names = list(dict.fromkeys(label))
+    number = {name: row for row, name in enumerate(names)}
+    code = np.array([number[name] for name in label], np.int64)
+    size = len(names)
+    first = np.lexsort((-host.host_ns, -host.idle_ns, code))
+    first = first[runs(code[first])]
+    table = HostTime(
+        path=host.path[first],
+        line=host.line[first],
+        launches=sums(code, host.launches, size),
+        host_ns=sums(code, host.host_ns, size),
+        idle_ns=sums(code, host.idle_ns, size),
+        samples=None if host.samples is None else sums(code, host.samples, size),
+    )
+    order = np.lexsort((-table.host_ns, -table.idle_ns))
+    return [names[row] for row in order.tolist()], table.take(order)
+
+
+def _pieces(
+    attribution: Attribution, lines: CodeLines | None
+) -> Iterator[tuple[Column, Column, Column]]:
+    """(thread, start, end) of launching threads' time, cut where thread, path or frame change.
+
+    In batches: there are about two pieces a range.
+    """
+    turns = launching_turns(attribution)
+    nestings = [attribution.open.nesting, *([lines.users] if lines is not None else [])]
+    for lane in np.flatnonzero(turns.last > turns.first).tolist():
+        time = _borders(turns, lane, nestings)
+        for low in range(0, len(time) - 1, _BATCH):
+            start, end = time[low:-1][:_BATCH], time[low + 1 :][:_BATCH]
+            filled = end > start
+            start, end = start[filled], end[filled]
+            yield turns.at(np.full(len(start), lane), start), start, end
+
+
+def _borders(turns: Turns, lane: int, nestings: list[Nesting]) -> Column:
+    """When something begins or ends on the threads of a lane, in order."""
+    times = [turns.lanes.time[slice(*turns.lanes.first[lane : lane + 2])], turns.last[[lane]]]
+    for nesting in nestings:
+        for thread in np.flatnonzero(turns.lane_of == lane).tolist():
+            own = slice(*nesting.first[thread : thread + 2])
+            for time in (nesting.start[own], nesting.end[own]):
+                inside = (time > turns.first[lane]) & (time < turns.last[lane])
+                times.append(time[inside])
+    out = np.concatenate(times)
+    out.sort(kind="stable")
+    return out

@@ -1,0 +1,188 @@
+"""What host threads do at each instant, beyond Python and dispatch.
+
+Of the things a thread can be inside of at once (a synchronising call in a range that waits for
+data) the first in the order of :class:`Cause` counts. So everything is held as *nested* coverages:
+level k covers what is inside anything of causes 0 … k, and what belongs to cause k alone is the
+difference of two levels. Definitions: docs/attribution.md, "Idle".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+
+from nvprobe.analysis.coverage import Coverage, by_group
+from nvprobe.analysis.waiting import rules
+from nvprobe.analysis.waiting.rules import CallRole, RangeRole
+from nvprobe.attribution.model import Attribution, Kind
+from nvprobe.trace import Calls, Column, Trace
+
+__all__ = ["HOST_CAUSES", "Cause", "HostWork", "Stretches", "call_roles", "host_work", "judged"]
+
+
+class Cause(IntEnum):
+    """Why a device is idle; up to ``HOST`` in the order in which they are matched."""
+
+    SYNC = 0
+    """A synchronising call, or the time that it made the host late."""
+    ALLOCATION = 1
+    COMPILATION = 2
+    COLLECTIVE = 3
+    INPUT = 4
+    """Waiting for data."""
+    LAUNCH_CALL = 5
+    HOST = 6
+    """Python and dispatch."""
+    DEVICE_WAIT = 7
+    """The op was queued: it waited for an event, for its stream, or for the launch to arrive."""
+    UNKNOWN = 8
+    """No call is known for the op that ended the gap."""
+
+    @property
+    def label(self) -> str:
+        """The cause's name in reports and in the JSON."""
+        return self.name.lower()
+
+
+HOST_CAUSES = tuple(cause for cause in Cause if cause <= Cause.HOST)
+
+Stretches = tuple[Column, Column, Column]
+"""(thread, start, end)."""
+
+_CALL_CAUSES = (
+    (Cause.ALLOCATION, (CallRole.ALLOCATION,)),
+    (Cause.COMPILATION, (CallRole.COMPILATION,)),
+    (Cause.LAUNCH_CALL, (CallRole.LAUNCH, CallRole.COPY)),
+)
+_RANGE_CAUSES = (
+    (Cause.COMPILATION, RangeRole.COMPILATION),
+    (Cause.COLLECTIVE, RangeRole.COLLECTIVE),
+    (Cause.INPUT, RangeRole.INPUT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Per thread: the time inside anything of a cause or of one matched before it."""
+
+    levels: tuple[tuple[Cause, Coverage], ...]
+    """Nested coverages in the order of causes; causes that never occur are left out."""
+    inputs: Stretches
+    """The ranges that wait for data."""
+
+    def split(self, thread: Column, start: Column, end: Column) -> dict[Cause, Column]:
+        """ns of each host cause within ``[start, end)`` of a thread; they add up to its length."""
+        out = {cause: np.zeros(len(start), np.int64) for cause, _ in self.levels}
+        out[Cause.HOST] = end - start
+        for lane, rows in by_group(thread):
+            border, first = _borders(start[rows], end[rows])
+            outer = np.zeros(len(first), np.int64)
+            for cause, coverage in self.levels:
+                until = coverage.of_one(lane, border)
+                within = until[first + 1] - until[first]
+                out[cause][rows] = within - outer
+                outer = within
+            out[Cause.HOST][rows] -= outer
+        return out
+
+    def level(self, cause: Cause) -> Coverage | None:
+        """The outermost coverage of causes up to this one; ``None`` if none of them occurs."""
+        inner = [coverage for own, coverage in self.levels if own <= cause]
+        return inner[-1] if inner else None
+
+
+def _borders(start: Column, end: Column) -> tuple[Column, Column]:
+    """(instants, where each stretch begins among them; it ends one further).
+
+    Stretches mostly follow one another: what one ends with, the next begins with.
+    """
+    ends = np.append(end[:-1] != start[1:], True)
+    first = np.arange(len(start)) + np.cumsum(ends) - ends
+    border = np.empty(len(start) + int(ends.sum()), np.int64)
+    border[first] = start
+    border[first[ends] + 1] = end[ends]
+    return border, first
+
+
+def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> HostWork:
+    """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
+    trace = attribution.trace
+    parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
+    if trace.calls is not None:
+        started = _started_something(attribution)
+        for cause, wanted in _CALL_CAUSES:
+            chosen = np.zeros(len(CallRole), bool)
+            chosen[list(wanted)] = True
+            inside = chosen[roles]
+            if cause == Cause.LAUNCH_CALL:
+                inside |= started
+            parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
+    marked = _marked_ranges(attribution)
+    for cause, ranges in marked.items():
+        parts.setdefault(cause, []).append(ranges)
+    return HostWork(tuple(_nested(parts, len(trace.threads))), marked[Cause.INPUT])
+
+
+def call_roles(trace: Trace) -> Column:
+    """int8 :class:`~nvprobe.analysis.rules.CallRole` of each call, by its name."""
+    if trace.calls is None:
+        return np.empty(0, np.int8)
+    return judged(trace, trace.calls.name, rules.call_roles)
+
+
+def judged(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:
+    """int8 judgement of ``rule`` per row of a name column; each distinct name is judged once."""
+    used = np.zeros(len(trace.strings) + 1, bool)
+    used[names] = True  # NO_NAME marks the spare last row
+    rows = np.flatnonzero(used[:-1])
+    table = np.zeros(len(trace.strings) + 1, np.int8)
+    table[rows] = rule(trace.strings.take(pa.array(rows)))
+    return table[names]
+
+
+def _calls(calls: Calls, rows: Column) -> Stretches:
+    return calls.thread[rows], calls.start[rows], calls.end[rows]
+
+
+def _started_something(attribution: Attribution) -> Column:
+    """Bool per call: it started an op, whatever its name."""
+    assert attribution.trace.calls is not None
+    used = np.zeros(len(attribution.trace.calls) + 1, bool)
+    used[attribution.call] = True  # NO_ROW marks the spare last row
+    return used[:-1]
+
+
+def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
+    """The ranges that tell what their thread does, by cause."""
+    ranges, tree = attribution.trace.ranges, attribution.tree
+    if ranges is None or not len(ranges):
+        return {cause: (np.empty(0, np.int64),) * 3 for cause, _ in _RANGE_CAUSES}
+    paths = attribution.paths
+    role = rules.range_roles(paths.names)[paths.name[tree.path]]
+    role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
+    role[tree.kind == Kind.STEP] = RangeRole.OTHER
+    out = {}
+    for cause, wanted in _RANGE_CAUSES:
+        rows = np.flatnonzero(role == wanted)
+        out[cause] = ranges.thread[rows], ranges.start[rows], tree.end[rows]
+    return out
+
+
+def _nested(parts: dict[Cause, list[Stretches]], threads: int) -> list[tuple[Cause, Coverage]]:
+    """One coverage a cause, each with all before it."""
+    levels: list[tuple[Cause, Coverage]] = []
+    below: list[Stretches] = []
+    for cause in HOST_CAUSES:
+        own = [part for part in parts.get(cause, []) if len(part[0])]
+        if not own:
+            continue
+        thread, start, end = (np.concatenate(column) for column in zip(*below, *own, strict=True))
+        coverage = Coverage.of(thread, start, end, threads)
+        levels.append((cause, coverage))
+        lane = np.repeat(np.arange(threads), np.diff(coverage.first))
+        below = [(lane, coverage.start, coverage.end)]
+    return levels

@@ -1,0 +1,243 @@
+"""Why each device was idle: every nanosecond of every gap charged to one cause and one path.
+
+A gap ends with an op K, whose call some thread T made. Up to the end of that call the gap is the
+host's and T's doing at each instant is its cause; after it the op was queued. Gaps are cut into
+*pieces* wherever something changes that a charge depends on (a range of T begins or ends, a
+step begins or ends, the call ends, the delay of a synchronising call is used up), so that each
+piece has one path; its ns by cause then are differences of covered lengths (``hostwork``).
+
+Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analysis.model import Steps
+from nvprobe.analysis.overlap.streams import Streams
+from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.waiting.blocking import SyncCalls
+from nvprobe.analysis.waiting.charges import LONG_NS, IdleCharges, charged, joined
+from nvprobe.analysis.waiting.gaps import Gaps
+from nvprobe.analysis.waiting.hostwork import Cause, HostWork
+from nvprobe.analysis.waiting.lanes import Lanes, expand, firsts
+from nvprobe.analysis.waiting.lines import CodeLines
+from nvprobe.analysis.waiting.pieces import Pieces, borders, borders_of_ranges, cut, ends
+from nvprobe.analysis.waiting.sampled import LineSamples
+from nvprobe.attribution.intervals import runs
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import NO_ROW, Column
+
+__all__ = ["idle_charges", "idle_instants", "long_gaps"]
+
+_BATCH = 1 << 18
+"""Pieces charged together: it bounds the arrays alive at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delays:
+    """Per gap: the stretch of host time that the last synchronising call made late."""
+
+    wait: Column
+    """Row of the synchronising calls, -1 where none ended in the gap."""
+    start: Column
+    end: Column
+    """No later than the end of the host's part; ``start`` where there is no delay."""
+
+
+def idle_charges(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    streams: Streams,
+    waits: SyncCalls,
+    work: HostWork,
+    lines: CodeLines | None = None,
+) -> tuple[IdleCharges, Column]:
+    """Charge every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call.
+
+    Where ``lines`` are given, by the user's Python frame too.
+    """
+    delays = _delays(gaps, waits, work)
+    pieces = _cut(attribution, gaps, steps, delays, lines)
+    # Of all pieces together: the rows of new paths follow the order of look-ups.
+    path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
+    long = long_gaps(gaps, work)
+    bubble = np.zeros(len(waits), np.int64)
+    tables, waited = [], []
+    for low in range(0, len(path), _BATCH):
+        some = pieces.rows(low, low + _BATCH)
+        ns = _causes(gaps, some, delays, work)
+        waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
+        _move_late(some, delays, ns, bubble)
+        places = _places(attribution, gaps, steps, streams, some, path[low : low + _BATCH], lines)
+        tables.append(charged(streams, (*places, long[some.gap]), ns))
+    known = np.concatenate(waited) if waited else np.empty(0, np.int64)
+    bubble += _bubbles(gaps, waits, known[runs(known)])
+    return joined(tables), bubble
+
+
+def idle_instants(
+    attribution: Attribution,
+    gaps: Gaps,
+    waits: SyncCalls,
+    work: HostWork,
+    samples: LineSamples,
+) -> tuple[Column, Column, Column]:
+    """(sample, path, cause) of the samples that fall into the host's part of gaps.
+
+    A sample tells of the gaps that its thread ended. Its cause is that of the nanosecond it begins.
+    """
+    delays = _delays(gaps, waits, work)
+    found = list(gaps.containing(samples.time)) or [(np.empty(0, np.int64),) * 2]
+    gap, sample = (np.concatenate(column) for column in zip(*found, strict=True))
+    teller = samples.tellers(attribution)
+    ours = teller[gaps.thread[gap]] == samples.thread[sample]
+    ours &= samples.time[sample] < gaps.queued[gap]
+    gap, sample = gap[ours], sample[ours]
+    moment = Pieces(gap, samples.time[sample], samples.time[sample] + 1)
+    ns = _causes(gaps, moment, delays, work)
+    _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
+    cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
+    return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
+
+
+def long_gaps(gaps: Gaps, work: HostWork) -> Column:
+    """Bool per gap: its host time, without what has a cause of its own, is `LONG_NS` or more."""
+    out = gaps.queued - gaps.start >= LONG_NS
+    rows = np.flatnonzero(out & (gaps.thread != NO_ROW))
+    ns = work.split(gaps.thread[rows], gaps.start[rows], gaps.queued[rows])
+    out[rows] = ns[Cause.HOST] + ns.get(Cause.LAUNCH_CALL, 0) >= LONG_NS
+    return np.asarray(out)
+
+
+def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
+    """The first ``busy_ns`` of launch-call and host time after the last wait to end in a gap.
+
+    Without that wait the host would have been so much earlier, and no more than that.
+    """
+    wait = _last_ended(gaps, waits)
+    start, end = gaps.queued.copy(), gaps.queued.copy()
+    some = np.flatnonzero(wait != NO_ROW)
+    if len(some):
+        began, owed = waits.end[wait[some]], waits.busy_ns[wait[some]]
+        matched_before = work.level(Cause.INPUT)
+        used_up = began + owed
+        if matched_before is not None:
+            used_up = matched_before.after_uncovered(gaps.thread[some], began, owed)
+        start[some] = np.minimum(began, gaps.queued[some])
+        end[some] = np.clip(used_up, start[some], gaps.queued[some])
+    return _Delays(wait=wait, start=start, end=end)
+
+
+def _last_ended(gaps: Gaps, waits: SyncCalls) -> Column:
+    """Row of the last synchronising call of the gap's thread with gap start <= end < gap end."""
+    out = np.full(len(gaps), NO_ROW, np.int64)
+    for gap, wait in gaps.containing(waits.end):
+        ours = gaps.thread[gap] == waits.thread[wait]
+        np.maximum.at(out, gap[ours], wait[ours])  # waits of a thread are sorted
+    return out
+
+
+def _cut(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    delays: _Delays,
+    lines: CodeLines | None,
+) -> Pieces:
+    """Cut gaps at everything that a charge depends on."""
+    late = np.flatnonzero(delays.end > delays.start)
+    called = np.flatnonzero(gaps.queued > gaps.start)
+    cuts = [
+        (called, gaps.queued[called]),
+        (late, delays.start[late]),
+        (late, delays.end[late]),
+        *borders_of_ranges(attribution, gaps),
+        *(_frame_borders(gaps, lines) if lines is not None else ()),
+        *_step_borders(attribution, gaps, steps),
+    ]
+    return cut(gaps, cuts)
+
+
+def _frame_borders(gaps: Gaps, lines: CodeLines) -> Iterator[tuple[Column, Column]]:
+    """(gap, time) of every begin and end of a Python frame of the gap's thread, or its leader's."""
+    leader = np.where(gaps.thread != NO_ROW, lines.leader[gaps.thread], NO_ROW)
+    return borders(gaps, (gaps.thread, leader), *ends(lines.users))
+
+
+def _step_borders(
+    attribution: Attribution, gaps: Gaps, steps: Steps
+) -> Iterator[tuple[Column, Column]]:
+    """(gap, time) of every begin and end of a step of the process whose op ended the gap."""
+    time = np.concatenate((steps.start, steps.end))
+    return borders(gaps, (_processes(attribution, gaps),), np.tile(steps.process, 2), time)
+
+
+def _processes(attribution: Attribution, gaps: Gaps) -> Column:
+    ops = attribution.trace.ops
+    return ops.process[gaps.op] if ops is not None else np.empty(0, np.int32)
+
+
+def _causes(gaps: Gaps, pieces: Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:
+    """ns of each cause per piece, before delays."""
+    thread = gaps.thread[pieces.gap]
+    unknown = thread == NO_ROW
+    queued = ~unknown & (pieces.start >= gaps.queued[pieces.gap])
+    out = {cause: np.zeros(len(thread), np.int64) for cause in Cause}
+    out[Cause.UNKNOWN] = np.where(unknown, pieces.length, 0)
+    out[Cause.DEVICE_WAIT] = np.where(queued, pieces.length, 0)
+    host = np.flatnonzero(~unknown & ~queued)
+    for cause, ns in work.split(thread[host], pieces.start[host], pieces.end[host]).items():
+        out[cause][host] = ns
+    return out
+
+
+def _move_late(pieces: Pieces, delays: _Delays, ns: dict[Cause, Column], bubble: Column) -> None:
+    """Charge what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
+    start, end = delays.start[pieces.gap], delays.end[pieces.gap]
+    late = np.flatnonzero((pieces.start >= start) & (pieces.end <= end))
+    moved = ns[Cause.LAUNCH_CALL][late] + ns[Cause.HOST][late]
+    ns[Cause.SYNC][late] += moved
+    ns[Cause.LAUNCH_CALL][late] = ns[Cause.HOST][late] = 0
+    made = np.flatnonzero(moved)
+    np.add.at(bubble, delays.wait[pieces.gap[late[made]]], moved[made])
+
+
+def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
+    """Per synchronising call: time of the gaps ``known`` that lies inside it, up to their call."""
+    out = np.zeros(len(waits), np.int64)
+    first = firsts(waits.thread, gaps.thread)
+    thread = gaps.thread[known]
+    low = Lanes(first, waits.end).count_before(thread, gaps.start[known], "right")
+    high = Lanes(first, waits.start).count_before(thread, gaps.queued[known], "left")
+    row, wait = expand(low, high)
+    gap = known[row]
+    begin = np.maximum(waits.start[wait], gaps.start[gap])
+    np.add.at(out, wait, np.minimum(waits.end[wait], gaps.queued[gap]) - begin)
+    return out
+
+
+def _places(
+    attribution: Attribution,
+    gaps: Gaps,
+    steps: Steps,
+    streams: Streams,
+    pieces: Pieces,
+    path: Column,
+    lines: CodeLines | None,
+) -> tuple[Column, ...]:
+    """(stream, step, path, line) row of each piece."""
+    thread = gaps.thread[pieces.gap]
+    line = np.full(len(thread), NO_ROW, np.int32)
+    if lines is not None:
+        line = lines.at(thread, pieces.start)
+    return (
+        streams.of_op[gaps.op[pieces.gap]],
+        step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start),
+        path,
+        line,
+    )

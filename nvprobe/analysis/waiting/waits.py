@@ -1,0 +1,186 @@
+"""Everything about waiting, worked out together because it shares its parts.
+
+Run it before tables that have one row a path: looking up what a thread has open at an instant may
+make new paths.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analysis.coverage import Coverage
+from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.model import Steps
+from nvprobe.analysis.overlap.combinations import (
+    Crowd,
+    Intervals,
+    Work,
+    exposed_stretches,
+    work_classes,
+)
+from nvprobe.analysis.overlap.communication import (
+    Carried,
+    Collectives,
+    collectives,
+    exposed_coverage,
+)
+from nvprobe.analysis.overlap.streams import Streams, streams
+from nvprobe.analysis.overlap.summary import Overlap, overlap
+from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
+from nvprobe.analysis.waiting.charges import IdleCharges, by
+from nvprobe.analysis.waiting.gaps import Gaps, device_gaps
+from nvprobe.analysis.waiting.host import HostTime, host_time, sampled_host_time
+from nvprobe.analysis.waiting.hostwork import Cause, HostWork, Stretches, call_roles, host_work
+from nvprobe.analysis.waiting.idle import idle_charges, long_gaps
+from nvprobe.analysis.waiting.idle_lines import (
+    SAMPLED_CAUSES,
+    LineIdle,
+    SampledIdle,
+    sampled_idle,
+)
+from nvprobe.analysis.waiting.lines import CodeLines, lines_behind
+from nvprobe.analysis.waiting.order import DeviceOrder, device_busy, device_order
+from nvprobe.analysis.waiting.sampled import LineSamples, line_samples
+from nvprobe.analysis.waiting.sync_operators import PathOperators, path_operators
+from nvprobe.analysis.waiting.syncs import Syncs, sync_sites
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import Column, Ops
+
+__all__ = ["Waits", "waits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why devices were idle, which calls made the host wait, and what overlapped what."""
+
+    streams: Streams
+    gaps: Gaps
+    long: Column
+    """Bool per gap: one long pause of the host (`IdleCharges.long`)."""
+    idle: IdleCharges
+    syncs: Syncs
+    overlap: Overlap
+    collectives: Collectives
+    messages: Carried | None
+    """What NCCL says its kernels carry, where the capture has its payloads."""
+    exposed: Coverage
+    """Exposed communication per device."""
+    work: Column
+    """int64 :class:`~nvprobe.analysis.overlap.combinations.Work` per op."""
+    host: HostTime
+    inputs: Stretches
+    """The ranges that wait for data."""
+    operators: PathOperators
+    lines: CodeLines | None
+    """The Python frames, where the trace has any."""
+    sampled: SampledIdle | None = None
+    """Where it has none: what Python samples tell of idle time."""
+
+    @property
+    def line_labels(self) -> list[str]:
+        """Texts of the ``line`` columns of ``idle``, ``host`` and ``sampled``."""
+        known = self.lines or self.sampled
+        return [] if known is None else known.labels.to_pylist()
+
+    @property
+    def exposed_comm_ns(self) -> int:
+        """Communication with no compute beside it, summed over devices."""
+        return int((self.exposed.end - self.exposed.start).sum())
+
+    def idle_by_line(self) -> list[LineIdle]:
+        """Idle time by line: the frame of the time, for ``sync`` the line that synchronised."""
+        labels = [*self.line_labels, None]
+        known = self.idle.take(self.idle.cause != Cause.SYNC)
+        if self.sampled is not None:
+            known = known.take(~np.isin(known.cause, SAMPLED_CAUSES))
+        total: Counter[tuple[str | None, int]] = Counter()
+        for line, cause, ns in zip(*(c.tolist() for c in by(known, "line", "cause")), strict=True):
+            total[labels[line], cause] += ns
+        sources, sites = [*self.syncs.labels.to_pylist(), None], self.syncs.sites
+        for row, bubble in zip(sites.source.tolist(), sites.bubble_ns.tolist(), strict=True):
+            total[sources[row], Cause.SYNC] += bubble
+        exact = [LineIdle(line, Cause(c), ns) for (line, c), ns in total.items() if ns]
+        return exact if self.sampled is None else exact + self.sampled.by_line()
+
+
+def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
+    """Find the gaps and the synchronising calls, and charge the one with the other.
+
+    ``activity`` is that of ``classes.classify_ops``, where it is known already.
+    """
+    lanes, order = streams(attribution), device_order(attribution)
+    roles = call_roles(attribution.trace)
+    everything = order if attribution.unfiltered is None else device_order(attribution.whole)
+    busy = device_busy(everything, len(attribution.trace.devices))
+    calls = synchronising_calls(attribution, roles, busy, lanes)
+    host = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
+    gaps = device_gaps(attribution, order)
+    lines = lines_behind(attribution)
+    idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
+    samples = line_samples(attribution.trace) if lines is None else None
+    syncs = sync_sites(attribution, calls, bubbles, host, lines, samples)
+    worked, sampled = _worked(attribution, gaps, calls, host, idle, lines, samples)
+    crowd = Crowd.of(order)
+    work = _classes(attribution, activity)
+    exposed = exposed_coverage(
+        _exposed(attribution, crowd, work, everything), len(attribution.trace.devices)
+    )
+    communication, messages = collectives(attribution, work, exposed)
+    return Waits(
+        streams=lanes,
+        gaps=gaps,
+        long=long_gaps(gaps, host),
+        idle=idle,
+        syncs=syncs,
+        overlap=overlap(attribution, crowd, work, lanes, steps),
+        collectives=communication,
+        messages=messages,
+        exposed=exposed,
+        work=work,
+        host=worked,
+        inputs=host.inputs,
+        operators=path_operators(attribution),
+        lines=lines,
+        sampled=sampled,
+    )
+
+
+def _classes(attribution: Attribution, activity: Column | None) -> Column:
+    """The class of work of each op."""
+    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    if activity is None:
+        activity = classify_ops(attribution.trace).activity
+    return work_classes(ops, activity)
+
+
+def _exposed(
+    attribution: Attribution, crowd: Crowd, work: Column, everything: DeviceOrder
+) -> Intervals:
+    """Exposed communication; what a selection leaves out hides it, and is none of it."""
+    if attribution.unfiltered is None:
+        return exposed_stretches(attribution, crowd, work)
+    whole = attribution.whole
+    of_all = _classes(whole, None)
+    others = ~attribution.unfiltered.ops & (of_all == Work.COMMUNICATION)
+    of_all[others] = Work.MEMSET  # neither communication nor compute
+    return exposed_stretches(whole, Crowd.of(everything), of_all)
+
+
+def _worked(
+    attribution: Attribution,
+    gaps: Gaps,
+    calls: SyncCalls,
+    host: HostWork,
+    idle: IdleCharges,
+    lines: CodeLines | None,
+    samples: LineSamples | None,
+) -> tuple[HostTime, SampledIdle | None]:
+    """Host time between launches; by sampled lines, and idle time so too, where there are any."""
+    worked = host_time(attribution, host, idle, lines)
+    if samples is None:
+        return worked, None
+    sampled, seen = sampled_idle(attribution, gaps, calls, host, idle, samples)
+    return sampled_host_time(attribution, host, worked, samples, seen), sampled

@@ -1,0 +1,6 @@
+"""In-process instrumentation: NVTX ranges and a sidecar. Imports torch only when it is used.
+
+* `emitter` writes ranges and marks to NVTX (or torch.profiler), `sidecar` what NVTX cannot carry;
+* `ranges`, `modules`, `phases` and `syncs` say what to write;
+* `instrument` switches all of it on, `bootstrap` does so for a script that does not know nvprobe.
+"""

@@ -1,0 +1,99 @@
+"""Names of backward nodes as NVTX ranges, without backward hooks.
+
+While an NVTX tool listens, each run of the autograd engine is surrounded by torch's NVTX profiler
+state, limited to backward nodes (``AddmmBackward0, seq = 12``) and user scopes. The engine carries
+the state to its worker threads; operators outside the engine are not touched. The number leads to
+the module call that made the node: see the sidecar's ``module`` rows.
+
+The state excludes torch.profiler at the same time, so it stays away while one is running.
+``_engine_run_backward`` exists in torch 2.2 to 2.13; ``ProfilerConfig`` and ``_enable_profiler``
+were read in 2.6 to 2.13. A torch built without CUDA has no NVTX state: nothing is named there.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nvprobe.instrumentation import compiling as compiling_module
+from nvprobe.instrumentation import emitter, torch_hooks
+from nvprobe.instrumentation.hooks import Hooks, after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install", "uninstall"]
+
+_hooks = Hooks("names of backward nodes")
+
+
+def install() -> None:
+    """Name backward nodes from now on, where an NVTX tool listens."""
+    if not emitter.listening() or not _hooks.begin():
+        return
+    after_import("torch", _hide)
+    for module in ("torch.autograd", "torch.autograd.graph"):
+        _hooks.replace(module, "_engine_run_backward", _naming)
+
+
+def _hide(_torch: object) -> None:
+    """Between graphs Dynamo meets our frames too: let it run them as they are."""
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
+
+
+def uninstall() -> None:
+    """Leave the engine alone."""
+    _hooks.undo()
+
+
+def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        """The engine's entry, with names for the nodes that it runs."""
+        import torch
+
+        end = None if compiling_module.compiling() else _begin(torch)
+        if end is None:
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            end()
+
+    return run_backward
+
+
+def _begin(torch: Any) -> Callable[[], object] | None:
+    """Turn the state on for this thread and give what ends it.
+
+    None where another profiler runs or torch cannot.
+    """
+    if not _hooks.active:
+        return None
+    try:
+        end: Callable[[], object] = torch.autograd._disable_profiler
+        if torch.autograd._profiler_enabled():
+            return None
+        torch.autograd._enable_profiler(*_arguments(torch))
+    except Exception as error:
+        _hooks.undo()  # it will not work the next time either
+        _hooks.missing("torch.autograd._enable_profiler", error)
+        return None
+    return end
+
+
+@functools.cache
+def _arguments(torch: Any) -> tuple[Any, ...]:
+    """NVTX state without shapes, memory, stacks, flops and modules; two scopes."""
+    profiler, scope = torch._C._profiler, torch._C._profiler.RecordScope
+    config = profiler.ProfilerConfig(
+        profiler.ProfilerState.NVTX,
+        False,
+        False,
+        False,
+        False,
+        False,
+        profiler._ExperimentalConfig(),
+    )
+    return config, set(), {scope.BACKWARD_FUNCTION, scope.USER_SCOPE}

@@ -1,0 +1,343 @@
+"""How a module's ``forward`` gets a range: a wrapper on the class, a `Record` on the instance.
+
+The wrapper looks for the record in the instance's ``__dict__``; instances without one pass through.
+Compared with forward hooks it
+
+* costs a quarter, and closes the range on any exception, ``KeyboardInterrupt`` included;
+* changes no choice that torch makes by looking for hooks: the fused inference path of
+  ``TransformerEncoderLayer``, ``make_graphed_callables``, what Dynamo compiles after a break;
+* copies with the instance (deepcopy, DataParallel's replicas) and pickles as a plain string.
+
+Dynamo sees a wrapper that calls the original: inlined it leaves nothing in the graph, and called
+between graphs its frame runs as it is, so that a compiled root has its range, too. What lies
+outside ``forward``, a module's own hooks, is outside the range: FSDP2's all-gathers belong to the
+module around.
+
+Instances that carry a ``forward`` of their own (accelerate, graphed callables) get forward hooks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+from nvprobe.instrumentation import compiling as compiling_module
+from nvprobe.instrumentation import emitter, places, sidecar, torch_hooks
+from nvprobe.instrumentation.emitter import Label
+from nvprobe.instrumentation.frames import uncounted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "Record",
+    "add_hooks",
+    "call",
+    "drop_record",
+    "is_wrapper",
+    "make_record",
+    "record_of",
+    "unwrap_classes",
+    "wrap_class",
+]
+
+KEY = "_nvprobe_range"
+"""Where an instance's record is: a plain entry of its ``__dict__``."""
+COLUMNS = ("module", "thread", "first_seq", "last_seq", "start_ns", "end_ns")
+
+
+class Record(str):
+    """A module's range: its path as text, so that a pickle holds nothing but the text.
+
+    Attributes:
+        owner: The class whose ``forward`` opens the range: a subclass's ``super().forward()`` must
+            not open it again. None for a module without a range, with hooks, or a root.
+        root: The owner, if the module is a root whose calls `run_root` takes.
+        label: What the range is written with; None for a module that was left out.
+        calls: How often it was called with a sidecar.
+        within: The name of the root that the module is part of; None for a root, and for a module
+            that is no part of its root's tree.
+
+    """
+
+    __slots__ = ("calls", "label", "owner", "root", "within")
+    owner: type | None
+    root: type | None
+    label: Label | None
+    within: str | None
+    calls: int
+
+    def __deepcopy__(self, memo: object) -> Record:
+        return self
+
+    def __copy__(self) -> Record:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+def make_record(
+    path: str, owner: type | None, label: Label | None, within: str | None = None
+) -> Record:
+    """Make a record; text takes no further arguments in its ``__init__``."""
+    record = Record(path)
+    record.owner = owner
+    record.root = None
+    record.label = label
+    record.within = within
+    record.calls = 0
+    return record
+
+
+def record_of(module: nn.Module) -> Record | None:
+    """An instance's record, if it has one."""
+    found = module.__dict__.get(KEY)
+    return found if type(found) is Record else None
+
+
+find_root: Callable[[Any, type], Record | None] | None = None
+"""Asked for the record of an instance without one; set by `discovery`."""
+
+run_root: Callable[..., Any] | None = None
+"""Does what `call` does, in the root's phase, with the same arguments; set by `phases`."""
+
+_lock = threading.RLock()
+_originals: dict[type, FunctionType] = {}
+_wrapper_codes: dict[int, CodeType] = {}
+"""By id: code that Dynamo has written may hold constants without a hash, and then has none."""
+_next_sequence: Callable[[], int] | None = None
+_local = threading.local()
+
+
+def is_wrapper(code: CodeType) -> bool:
+    """Whether a frame's code is one of the wrappers made here."""
+    return id(code) in _wrapper_codes
+
+
+def is_wrapper_line(file: str, line: int) -> bool:
+    """Whether a line of a traceback may be a wrapper's: the ``def`` of a wrapped ``forward``."""
+    codes = list(_wrapper_codes.values())
+    return any(one.co_firstlineno == line and one.co_filename == file for one in codes)
+
+
+def thread_id() -> int:
+    """The operating system's id of this thread, asked for once."""
+    try:
+        known: int = _local.thread
+    except AttributeError:
+        known = _local.thread = threading.get_native_id()
+    return known
+
+
+def _template(original: Callable[..., Any], owner: type) -> FunctionType:
+    """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
+    here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
+    key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
+    is_compiling = compiling_module.compiling
+    due, note, nothing = places.due, places.called, emitter.nothing
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The class's forward, inside a range where the module has a record."""
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        record = self.__dict__.get(key)
+        if type(record) is not record_type:
+            record = here.find_root(self, owner) if here.find_root else None
+        if record is None or record.owner is not owner:
+            if record is not None and record.root is owner:
+                if side.is_open():
+                    record.calls += 1
+                    if due(record.calls):
+                        note(record, None)
+                return call_root(original, record, self, args, kwargs)
+            return original(self, *args, **kwargs)
+        number = here._next_sequence if side.is_open() else None
+        if number is None:
+            if emit.push is nothing:  # nobody listens: half of what a range costs is to say so
+                return original(self, *args, **kwargs)
+            emit.push(record.label)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                emit.pop()
+        record.calls += 1
+        if due(record.calls):
+            note(record, record.within)
+        first, start = number(), now()
+        emit.push(record.label)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            emit.pop()
+            last = number()
+            if last != first:
+                log_call(record, first, last, start)
+
+    assert isinstance(forward, FunctionType)
+    return forward
+
+
+@uncounted
+def _call_root(
+    original: Callable[..., Any],
+    record: Record,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a root module, through `run_root` where phases are wanted."""
+    return (run_root or call)(original, record, module, args, kwargs)
+
+
+@uncounted
+def call(
+    original: Callable[..., Any],
+    record: Record,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """What the wrapper does, for roots."""
+    number = _next_sequence if sidecar.is_open() else None
+    first, start = (number(), time.time_ns()) if number else (0, 0)
+    emitter.push(record.label)  # type: ignore[arg-type]
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        emitter.pop()
+        if number and (last := number()) != first:
+            _log_call(record, first, last, start)
+
+
+def _log_call(record: Record, first: int, last: int, start: int) -> None:
+    """Note which autograd nodes a call made: backward kernels are found by their number."""
+    sidecar.row("module", COLUMNS, (record, thread_id(), first, last, start, time.time_ns()))
+
+
+def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
+    """Make the wrapper look as if written on the line of the original's ``def``.
+
+    Dynamo decides by file whether a frame is torch's; torch.jit resolves the names of the
+    original's source in the wrapper's globals; and a traceback shows the user's line, not ours.
+    """
+    code = original.__code__
+    size = len(template.__code__.co_code)
+    moved = template.__code__.replace(
+        co_filename=code.co_filename,
+        co_name=code.co_name,
+        co_firstlineno=code.co_firstlineno,
+        co_linetable=_one_line(size, hasattr(code, "co_exceptiontable")),
+    )
+    wrapper = FunctionType(
+        moved, original.__globals__, original.__name__, None, template.__closure__
+    )
+    functools.update_wrapper(wrapper, original)
+    if not hasattr(original, "__wrapped__"):  # inspect.getfullargspec looks behind no wrapper
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _one_line(size: int, units: bool) -> bytes:
+    """A line table that puts ``size`` bytes of code on the first line.
+
+    Python 3.11 and later (``units``): an entry of kind 13, line delta 0 and no columns, for up to 8
+    code units of 2 bytes. 3.10: pairs of a byte delta, at most 254, and a line delta.
+    """
+    if not units:
+        return b"".join(bytes([min(254, size - at), 0]) for at in range(0, size, 254))
+    count = size // 2
+    return b"".join(bytes([0xE8 | (min(8, count - at) - 1), 0]) for at in range(0, count, 8))
+
+
+def owner_of(cls: type) -> type | None:
+    """The class that defines ``forward``; None where only ``nn.Module`` does (containers)."""
+    for one in cls.__mro__:
+        if "forward" in one.__dict__:
+            plain = inspect.isfunction(one.__dict__["forward"])
+            return one if plain and one.__module__ != "torch.nn.modules.module" else None
+    return None
+
+
+def wrap_class(cls: type) -> type | None:
+    """Wrap the forward that a class's instances run, once.
+
+    Returns:
+        The class that owns it, or None where there is nothing to wrap.
+
+    """
+    owner = owner_of(cls)
+    if owner is None or owner in _originals:
+        return owner
+    with _lock:
+        original = owner.__dict__["forward"]
+        _prepare()
+        wrapper = _relocate(_template(original, owner), original)
+        torch_hooks.hide_from_dynamo([wrapper])
+        try:
+            owner.forward = wrapper  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):  # an immutable class
+            return None
+        _wrapper_codes[id(wrapper.__code__)] = wrapper.__code__
+        places.hide(wrapper.__code__)
+        _originals[owner] = original
+    return owner
+
+
+@functools.lru_cache(maxsize=1)
+def _prepare() -> None:
+    """Once: find torch's functions and hide our frames from Dynamo."""
+    global _next_sequence
+    compiling_module.bind()
+    _next_sequence = torch_hooks.sequence_number()
+    ours = (emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
+    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
+
+
+def unwrap_classes() -> None:
+    """Give every class its own forward back, unless somebody replaced ours since."""
+    with _lock:
+        for owner, original in list(_originals.items()):
+            current = owner.__dict__.get("forward")
+            if id(getattr(current, "__code__", None)) in _wrapper_codes:
+                owner.forward = original  # type: ignore[attr-defined]
+                del _originals[owner]
+
+
+def add_hooks(module: nn.Module, record: Record) -> None:
+    """Open and close a module's range by forward hooks."""
+    label = cast("Label", record.label)
+    compiling = compiling_module.compiling
+
+    def enter(module: object, args: object) -> None:
+        """Open the range."""
+        if not compiling():
+            if sidecar.is_open():
+                places.called(record, record.within)
+            emitter.push(label)
+
+    def leave(module: object, args: object, output: object) -> None:
+        """Close the range, also after an exception."""
+        if not compiling():
+            emitter.pop()
+
+    torch_hooks.hide_from_dynamo([enter, leave])
+    module.register_forward_pre_hook(enter, prepend=True)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def drop_record(module: nn.Module) -> None:
+    """Take a module's record, and the hooks of `add_hooks`, away."""
+    if module.__dict__.pop(KEY, None) is None:
+        return
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key, hook in list(hooks.items()):
+            if getattr(hook, "__module__", None) == __name__:
+                del hooks[key]
+                module._forward_hooks_always_called.pop(key, None)

@@ -1,0 +1,151 @@
+"""``nvprobe.instrument()``: everything, in one call, in any script."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nvprobe.instrumentation import compiling, emitter, sidecar
+from nvprobe.instrumentation.hooks import after_import
+
+if TYPE_CHECKING:
+    from nvprobe.instrumentation.modules import Select
+
+__all__ = ["Options", "instrument", "pass_on"]
+
+log = logging.getLogger("nvprobe")
+
+INHERIT_VARIABLE = "NVPROBE_INSTRUMENT"
+"""Set for child processes: their ``sitecustomize`` instruments them."""
+_PARTS = (
+    "phases",
+    "syncs",
+    "streams",
+    "compiled",
+    "graphs",
+    "autograd",
+    "collectives",
+    "allocator",
+)
+"""Rooms with an ``install``; discovery of models is started beside them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to instrument; each has a variable, which child processes read.
+
+    Attributes:
+        depth: ``NVPROBE_DEPTH``: dotted parts down to which modules get a range.
+        modules: ``NVPROBE_MODULES``: globs over paths or class names, separated by commas.
+        sync_lines: ``NVPROBE_SYNC_LINES``: ``0`` leaves hidden synchronisations alone.
+
+    """
+
+    depth: int | None = None
+    modules: Select = None
+    sync_lines: bool = True
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
+        """Read the variables; what cannot be read is as if absent."""
+        depth = environment.get("NVPROBE_DEPTH", "")
+        globs = [one for one in environment.get("NVPROBE_MODULES", "").split(",") if one]
+        return cls(
+            depth=int(depth) if depth.isascii() and depth.isdigit() else None,
+            modules=globs or None,
+            sync_lines=environment.get("NVPROBE_SYNC_LINES", "1") != "0",
+        )
+
+
+_done = False
+
+
+def instrument(
+    *,
+    depth: int | None = None,
+    modules: Select = None,
+    sync_lines: bool | None = None,
+    sidecar_folder: str | os.PathLike[str] | None = None,
+    children: bool = True,
+) -> None:
+    """Give the whole program ranges: steps, phases, models, compiled and CUDA graphs, collectives.
+
+    Models are found when they are first called, steps by the period of the optimizer; what the
+    program marks itself (`nvprobe.steps`, `nvprobe.range`) comes on top. Call it once, early;
+    a second call does nothing. torch need not be imported yet. With no tool attached and no sidecar
+    models are not looked for: almost no cost.
+
+    Args:
+        depth: Dotted parts down to which modules get a range; all by default.
+        modules: Which modules do: globs over paths, classes, a predicate, or several of these.
+        sync_lines: Whether to report the lines of hidden synchronisations; they are by default.
+        sidecar_folder: Where to write the sidecar; ``NVPROBE_SIDECAR`` by default, else nowhere.
+        children: Whether Python programs that this one starts are instrumented too.
+
+    """
+    global _done
+    if _done:
+        return
+    _done = True
+    given = Options.from_environment()
+    options = Options(
+        given.depth if depth is None else depth,
+        given.modules if modules is None else modules,
+        given.sync_lines if sync_lines is None else sync_lines,
+    )
+    after_import("torch", lambda _torch: compiling.bind())
+    sidecar.open(sidecar_folder)
+    if children:
+        pass_on(os.environ)
+    for part in _PARTS:
+        if part != "syncs" or options.sync_lines:
+            _install(part)
+    after_import("torch", lambda _torch: _discover(options))
+
+
+def _install(part: str) -> None:
+    """Install one room; one that fails costs its own ranges and nothing else."""
+    try:
+        importlib.import_module(f"nvprobe.instrumentation.{part}").install()
+    except Exception as error:
+        log.debug("no instrumentation of %s: %r", part, error)
+        sidecar.lacking(part, repr(error))
+    else:
+        sidecar.write("hook", name=part, state="on", reason=None)
+
+
+def _discover(options: Options) -> None:
+    """Look for models, unless nothing that is written of them can ever reach anybody."""
+    if emitter.silent() and not sidecar.is_open():
+        return
+    try:
+        from nvprobe.instrumentation import discovery
+
+        discovery.start(depth=options.depth, modules=options.modules)
+    except Exception as error:
+        log.debug("no ranges for models: %r", error)
+        sidecar.lacking("modules", repr(error))
+    else:
+        sidecar.write("hook", name="modules", state="on", reason=None)
+
+
+def pass_on(environment: os._Environ[str] | dict[str, str]) -> None:
+    """Let child processes be instrumented: by a ``sitecustomize`` that is first on their path.
+
+    It runs the ``sitecustomize`` that it hides, and does nothing until the child imports torch.
+    """
+    package = Path(__file__).resolve().parent
+    added = [str(package / "inherit")]
+    root = str(package.parent.parent)
+    if root in sys.path and "site-packages" not in root:
+        added.append(root)  # not installed: run from a checkout
+    present = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    kept = [one for one in present if one not in added]
+    environment["PYTHONPATH"] = os.pathsep.join([added[0], *kept, *added[1:]])
+    environment[INHERIT_VARIABLE] = "1"

@@ -1,0 +1,160 @@
+"""Where a program marks no steps: its periods, found from the calls that make up a step."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from nvprobe.instrumentation import graphs, modules, steps
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Periods", "periods"]
+
+log = logging.getLogger("nvprobe")
+
+
+class Periods:
+    """Finds steps: a step is a period of the first optimizer that steps, the leader.
+
+    A step begins with the first of these after the leader's step: a batch is asked for; or, where
+    batches do not come once a step, a training forward or a backward. Several backwards (gradient
+    accumulation) and several optimizers (a GAN) therefore make one step. Batches asked for while
+    the trained model is in evaluation mode are in no step. Where no optimizer has stepped yet, each
+    batch that is only evaluated is a step: inference.
+
+    A training step in a CUDA graph runs no optimizer from Python but the first time, in the
+    capture: a replay of a graph in whose capture the leader stepped counts as the leader's step.
+    In inference a replay of the leading graph does: the first one that is replayed, until another
+    is replayed twice without it (one for prefill, then one for each token).
+
+    Only one thread has steps: the main one, or the first other one that trains.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.leader: weakref.ref[Any] | None = None
+        self.trained: weakref.ref[Any] | None = None
+        self.leader_steps = 0
+        self.loads = False
+        self.evaluated = False
+        self.training_graphs: set[int] = set()
+        """Captures in which the leader stepped."""
+        self.graph: int | None = None
+        """The leading graph of inference."""
+        self.others: set[int] = set()
+        """Graphs replayed since the leading one."""
+
+    def _mine(self, *, trains: bool = False) -> bool:
+        if steps.explicit:
+            return False
+        here = threading.get_ident()
+        if self.thread is None and (trains or here == threading.main_thread().ident):
+            self.thread = here
+        return self.thread == here
+
+    def _begin(self, *, loads: bool) -> bool:
+        begun = steps.begin("optimizer")
+        if begun:
+            self.leader_steps, self.loads, self.evaluated = 0, loads, False
+        return begun
+
+    def data(self) -> bool:
+        """A batch is about to be asked for; tells whether a step begins with it."""
+        if not self._mine():
+            return False
+        if self._evaluates():
+            steps.end()
+            return False
+        inference = self.evaluated and self.leader is None
+        due = bool(inference or self.leader_steps or not steps.is_open())
+        begun = due and self._begin(loads=True)
+        self.loads = True
+        return begun
+
+    def _evaluates(self) -> bool:
+        """Whether the model that was trained last has been put into evaluation mode."""
+        trained = self.trained() if self.trained is not None else None
+        return trained is not None and self.leader is not None and not trained.training
+
+    def forward(self, module: nn.Module, training: bool) -> None:
+        """A root module is about to be called."""
+        if not self._mine(trains=training):
+            return
+        self.evaluated = not training
+        if training:
+            self.trained = weakref.ref(module)
+        if training or self.graph is not None:
+            self._begin_if_due()
+
+    def backward(self) -> None:
+        """A backward is about to run."""
+        if self._mine(trains=True):
+            self._begin_if_due()
+
+    def _begin_if_due(self) -> None:
+        """Begin a step for which no batch was asked for."""
+        if not steps.is_open() or self._lapsed():
+            self._begin(loads=False)
+
+    def _lapsed(self) -> bool:
+        """Whether a new step is due though no batch was asked for.
+
+        A loader that gave this step its batch is waited for once; when the leader steps a second
+        time, batches evidently come from elsewhere.
+        """
+        return self.leader_steps > (1 if self.loads else 0)
+
+    def optimizer(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        if not self._mine(trains=True):
+            return
+        leader = self.leader() if self.leader is not None else None
+        if leader is None:
+            leader = optimizer
+            self.leader = weakref.ref(optimizer)
+            self.trained = self.trained or _model_of(optimizer)
+            self.graph = None
+        if leader is optimizer:
+            self.leader_steps += 1
+            if capture := graphs.capturing():
+                self.training_graphs.add(capture)
+
+    def replay(self, graph: int) -> None:
+        """The program is about to replay a CUDA graph."""
+        if self._mine() and self._leads(graph):
+            self._begin_if_due()
+            self.leader_steps += 1
+
+    def _leads(self, graph: int) -> bool:
+        """Whether a replay of this graph counts as the leader's step."""
+        if graph in self.training_graphs or self.leader is not None:
+            return graph in self.training_graphs
+        if self.graph not in (None, graph) and graph not in self.others:
+            self.others.add(graph)
+            return False
+        self.graph = graph
+        self.others.clear()
+        return True
+
+
+def _model_of(optimizer: Any) -> weakref.ref[Any] | None:
+    """The model whose parameters an optimizer has, among those that were called.
+
+    For programs that train by calling a part of it and evaluate by calling the whole.
+    """
+    try:
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        for root in list(modules.annotated_roots.values()):
+            if any(id(one) in held for one in root.parameters()):
+                return weakref.ref(root)
+    except Exception as error:  # the program's own optimizer, its own way to list parameters
+        log.debug("the model of an optimizer is not known: %r", error)
+    return None
+
+
+periods = Periods()
+"""Those of this process."""

@@ -1,0 +1,280 @@
+"""The sidecar: what NVTX cannot carry, as JSON lines, one file a process.
+
+Schema ``nvprobe.sidecar/1`` is documented in docs/sidecar.md. Lines go out with one unbuffered
+``write`` each, so a killed program keeps them; only `row` collects (a line for many rows), for at
+most `ROWS_PER_LINE` rows or until the next `flush`, which every step does.
+
+Nothing here raises into the user's program: a full disk closes the sidecar with a debug line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvprobe.errors import without_folders
+from nvprobe.instrumentation import emitter
+from nvprobe.instrumentation.sources import main_name
+from nvprobe.ranks import placement
+from nvprobe.version import __version__
+
+__all__ = ["close", "clock", "flush", "is_open", "lacking", "on_open", "open", "row", "write"]
+
+log = logging.getLogger("nvprobe")
+
+SCHEMA = "nvprobe.sidecar/1"
+FOLDER_VARIABLE = "NVPROBE_SIDECAR"
+LIMIT = 256 * 2**20
+"""Bytes of a file at which rows end; single lines go on for an eighth more."""
+ROWS_PER_LINE = 256
+CLOCK_LEAD_NS = 50_000
+"""How far ahead `clock` names its instant: the time to make the name ready."""
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False).encode
+"""Made once, as `json.dumps` with arguments makes one for each line. Looking for cycles would take
+a third of the time of a row; one of them ends in a RecursionError, too."""
+
+
+class _File:
+    """One process's sidecar file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written = 0
+        self.full = False
+        self.descriptor: int | None = None
+        self.rows: dict[str, deque[tuple[Any, ...]]] = {}
+        self.columns: dict[str, tuple[str, ...]] = {}
+
+    def path(self) -> Path:
+        """``sidecar.<rank>.<pid>.jsonl``; rank 0 outside a distributed job."""
+        return self.folder / f"sidecar.{placement().rank or 0}.{os.getpid()}.jsonl"
+
+    def create(self) -> int:
+        """Open the file for appending and begin it; O_APPEND keeps threads' lines whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.descriptor = os.open(self.path(), flags, 0o644)
+        self.append(_header())
+        return self.descriptor
+
+    def append(self, fields: dict[str, Any]) -> None:
+        """Write one line at once."""
+        if self.descriptor is None:
+            self.create()
+        self.written += os.write(self.descriptor or 0, f"{_encode(fields)}\n".encode())
+
+
+def _header() -> dict[str, Any]:
+    """Who writes: ranks and versions; no environment, no arguments, no folders."""
+    place = placement()
+    torch = sys.modules.get("torch")
+    nvtx = sys.modules.get("nvtx")
+    return {
+        "kind": "header",
+        "schema": SCHEMA,
+        "nvprobe": __version__,
+        "pid": os.getpid(),
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "world_size": place.world_size,
+        "node": place.node,
+        "program": main_name(),
+        "python": platform.python_version(),
+        "torch": getattr(torch, "__version__", None),
+        "nvtx": _nvtx_version() if nvtx else None,
+        "unix_ns": time.time_ns(),
+    }
+
+
+def _nvtx_version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nvtx")
+    except PackageNotFoundError:
+        return None
+
+
+_file: _File | None = None
+
+
+def is_open() -> bool:
+    """Whether lines are written anywhere."""
+    return _file is not None
+
+
+def open(folder: str | os.PathLike[str] | None = None) -> Path | None:  # noqa: A001
+    """Begin this process's file in a folder (by default ``NVPROBE_SIDECAR``'s).
+
+    Opened twice, the first stays. Forked children begin a file of their own with their first line.
+
+    Returns:
+        The file's path, or None where no folder is named or it cannot be written.
+
+    """
+    global _file
+    if _file is not None:
+        return _file.path()
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return None
+    file = _File(Path(folder).absolute())
+    try:
+        file.create()
+    except OSError as error:
+        log.warning("no sidecar: %s", error)
+        return None
+    _file = file
+    clock()
+    for listener in _listeners:
+        listener()
+    return file.path()
+
+
+_listeners: list[Callable[[], object]] = []
+
+
+def on_open(listener: Callable[[], object]) -> None:
+    """Call ``listener`` when the file begins: what was known before it can be written then."""
+    _listeners.append(listener)
+
+
+def write(kind: str, **fields: Any) -> None:
+    """Append one line ``{"kind": kind, ...fields}``; nothing when closed.
+
+    Values JSON does not know are written as their text.
+    """
+    file = _file
+    if file is not None:
+        _append(file, {"kind": kind, **fields}, LIMIT + LIMIT // 8)
+
+
+def lacking(name: str, reason: str) -> None:
+    """Say that a part of the instrumentation does not work here, and why."""
+    write("hook", name=name, state="off", reason=without_folders(reason))
+
+
+def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """Append a row to a line of rows, ``{"kind", "columns", "rows"}``, for what comes in thousands.
+
+    Args:
+        kind: What the rows are; one set of columns a kind.
+        columns: Names of the values.
+        values: As many values, of types JSON knows.
+
+    """
+    file = _file
+    if file is None:
+        return
+    rows = file.rows.get(kind)
+    if rows is None:
+        file.columns[kind] = columns  # first: another thread may write the rows at once
+        rows = file.rows.setdefault(kind, deque())
+    rows.append(values)
+    if len(rows) >= ROWS_PER_LINE:
+        _flush_kind(file, kind)
+
+
+def flush() -> None:
+    """Write the rows collected so far."""
+    file = _file
+    if file is None:
+        return
+    for kind in list(file.rows):
+        if file is _file:  # a full disk has not closed it meanwhile
+            _flush_kind(file, kind)
+
+
+def _flush_kind(file: _File, kind: str) -> None:
+    """Write what is there now; popping one by one loses nothing to threads that still append."""
+    rows = file.rows[kind]
+    taken = []
+    for _ in range(len(rows)):
+        try:
+            taken.append(rows.popleft())
+        except IndexError:  # another thread flushes too
+            break
+    if taken:
+        columns = file.columns[kind]
+        _append(file, {"kind": kind, "columns": columns, "rows": taken}, LIMIT)
+
+
+def _append(file: _File, fields: dict[str, Any], limit: int) -> None:
+    """Write a line unless the file is full; on an error close for good."""
+    global _file
+    try:
+        if file.written < limit:
+            file.append(fields)
+        elif not file.full:
+            file.full = True
+            file.append({"kind": "truncated", "unix_ns": time.time_ns(), "limit_bytes": LIMIT})
+    except (OSError, ValueError, RecursionError) as error:
+        log.debug("sidecar closed: %s", error)
+        _file = None
+
+
+def clock() -> None:
+    """Write an instant as a line and as an NVTX mark, so that the two clocks can be joined.
+
+    The mark ``nvprobe clock <unix ns>`` is written at the very nanoseconds it names, as far as a
+    waiting loop can; the line's ``mark_ns`` are the times just before and after it.
+    """
+    file = _file
+    if file is None or file.descriptor is None:
+        return
+    for _ in range(3):  # registering the first name takes longer than the next
+        named = time.time_ns() + CLOCK_LEAD_NS
+        made = emitter.label(f"nvprobe clock {named}", emitter.Category.USER, named)
+        if time.time_ns() < named:
+            break
+    while named - CLOCK_LEAD_NS <= time.time_ns() < named:
+        pass
+    before = time.time_ns()
+    if before < named:  # the system's clock was set back: the next one joins
+        return
+    emitter.mark(made)
+    after = time.time_ns()
+    write(
+        "clock",
+        unix_ns=named,
+        mark_ns=[before, after],
+        perf_ns=time.perf_counter_ns(),
+        thread=threading.get_native_id(),
+        listening=emitter.listening(),
+    )
+
+
+def close() -> None:
+    """Write what is left and end the file."""
+    global _file
+    flush()
+    clock()
+    file, _file = _file, None
+    if file is not None and file.descriptor is not None:
+        os.close(file.descriptor)
+
+
+def _after_fork() -> None:
+    """Let a forked child begin its own file with its first line; the parent's rows stay its own."""
+    global _file
+    if _file is None:
+        return
+    if _file.descriptor is not None:
+        os.close(_file.descriptor)
+    _file = _File(_file.folder)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(close)

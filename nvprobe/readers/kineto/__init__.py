@@ -1,0 +1,57 @@
+"""torch.profiler traces (``trace.json``, ``.json.gz``) as a :class:`~nvprobe.trace.Trace`.
+
+The file is read as a stream in pieces of about two megabytes; its Python objects live for one
+piece. A torch trace is one process; its time zero here is the last whole second before its first
+event, and ``origin_ns`` tells that second as UTC.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from nvprobe.errors import InputError
+from nvprobe.readers.faults import shown
+from nvprobe.readers.kineto.assemble import assemble
+from nvprobe.readers.kineto.collect import Collector
+from nvprobe.readers.kineto.reader import read_events
+from nvprobe.trace import Trace
+
+__all__ = ["load_kineto"]
+
+
+def load_kineto(path: str | Path, *, python_stacks: bool = False) -> Trace:
+    """Read one torch.profiler trace, plain or compressed, whole or damaged.
+
+    With ``python_stacks`` the Python frames are read too (``Trace.frames``); they are most of a
+    trace that was recorded ``with_stack``. What is broken in the file is skipped, counted and told
+    in ``Trace.warnings``; raises :class:`~nvprobe.errors.InputError` where nothing can be read.
+    """
+    path = Path(path)
+    collector = Collector(python_stacks=python_stacks)
+    try:
+        reading = read_events(path, collector)
+    except OSError as error:
+        raise InputError(
+            f"{shown(path)}: cannot be read: {error.strerror}; check the path"
+        ) from None
+    if not collector.timed:
+        raise InputError(_nothing(path, reading.damage.cut))
+    trace = assemble(path, collector, reading)
+    _give_back_memory()
+    return trace
+
+
+def _give_back_memory() -> None:
+    """Return to the system what the pieces left in the allocator: half of the peak of a large file.
+
+    Only glibc keeps so much and has the call; elsewhere nothing happens.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _nothing(path: Path, cut: bool) -> str:
+    what = "it is empty or cut off before the first event" if cut else "its event list is empty"
+    return f"{shown(path)}: no events of torch.profiler in it ({what}); export the trace again"

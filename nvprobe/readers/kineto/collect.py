@@ -1,0 +1,276 @@
+"""Events of a torch trace become columns, one batch a kind and piece; objects do not outlive it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nvprobe.readers.kineto.events import nanoseconds, nanoseconds_of_text
+from nvprobe.trace import NO_NAME, Column
+
+__all__ = ["Collector", "Names"]
+
+_KINDS = {
+    "kernel": "ops",
+    "Kernel": "ops",
+    "gpu_memcpy": "ops",
+    "Memcpy": "ops",
+    "gpu_memset": "ops",
+    "Memset": "ops",
+    "cpu_op": "operators",
+    "Operator": "operators",
+    "user_annotation": "annotations",
+    "python_function": "frames",
+    "cuda_runtime": "calls",
+    "cuda_driver": "calls",
+    "Runtime": "calls",
+    "xpu_runtime": "calls",
+    "xpu_driver": "calls",
+    "privateuse1_runtime": "calls",
+    "privateuse1_driver": "calls",
+    "cuda_sync": "syncs",
+    "overhead": "overheads",
+    "Trace": "window",
+}
+"""What an event of each category becomes."""
+_NO_WORK = {"gpu_user_annotation", "cuda_event", "external_correlation", "cuda_profiler_range"}
+"""Categories that only point at the work of others: left out on purpose."""
+
+_OP_KINDS = {"kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2}
+_SYNC_INTEGERS = ("device", "context", "stream", "correlation", "event")
+_OP_INTEGERS = (*_SYNC_INTEGERS[:-1], "graph", "graph_node", "registers", "shared", "bytes")
+_MEMORY_INTEGERS = ("reserved", "allocated", "change", "device_id", "device_type", "address")
+_MODULE = "nn.Module: "
+_DECISIVE = ("conv", "attention")
+"""In names of operators whose work the values of their arguments decide, not shapes alone."""
+_WINDOW_END = "Record Window End"
+
+
+class Names(dict[Any, int]):
+    """A growing string dictionary: ``names[text]`` is its row, new texts get the next one."""
+
+    def __missing__(self, text: Any) -> int:
+        row = self[text] = len(self)
+        return row
+
+    def rows(self, texts: list[Any]) -> Column:
+        """int32 rows of many texts."""
+        return np.array(list(map(self.__getitem__, texts)), np.int32)
+
+
+class Collector:
+    """Columns of everything a Trace has room for; ``column(kind, name)`` joins the batches."""
+
+    def __init__(self, *, python_stacks: bool) -> None:
+        self.python_stacks = python_stacks
+        self.names = Names()
+        self.json = Names()
+        """Texts of shapes and types, as bytes of JSON."""
+        self.thread_names: dict[int, str] = {}
+        self.process_names: dict[int, str] = {}
+        self.unknown: dict[str, int] = defaultdict(int)
+        """Events of categories this loader has no table for, by category."""
+        self.frames_seen = 0
+        """Python frames of the file, whether or not they were asked for."""
+        self.timed = 0
+        """Events with a duration, of any category."""
+        self._batches: dict[str, list[dict[str, Column]]] = defaultdict(list)
+        self._readers = {
+            "ops": self._ops,
+            "operators": self._operators,
+            "annotations": self._annotations,
+            "modules": self._ranges,
+            "frames": self._ranges,
+            "calls": self._calls,
+            "syncs": self._syncs,
+            "overheads": self._ranges,
+            "memory": self._memory,
+            "flows": self._flows,
+            "window": self._timed,
+            "window_end": self._timed,
+        }
+
+    def add(self, events: list[Any], *, text_times: bool) -> None:
+        """Collect one piece; raises :class:`InexactTimes` before anything of it is kept."""
+        self._ns = nanoseconds_of_text if text_times else nanoseconds
+        batches = {kind: self._readers[kind](chosen) for kind, chosen in self._sort(events).items()}
+        for kind, batch in batches.items():
+            self._batches[kind].append(batch)
+
+    def rows(self, kind: str) -> int:
+        """How many events of a kind there were."""
+        return sum(len(batch["start"]) for batch in self._batches[kind])
+
+    def columns(self, kind: str) -> dict[str, Column]:
+        """All columns of a kind, the batches joined and let go."""
+        batches = self._batches.pop(kind, [])
+        if not batches:
+            batches = [self._readers[kind]([])]
+        out: dict[str, Column] = {}
+        for name in list(batches[0]):
+            out[name] = np.concatenate([batch.pop(name) for batch in batches])
+        return out
+
+    def _sort(self, events: list[Any]) -> dict[str, list[Any]]:
+        """Events by what they become."""
+        by_category: dict[str, list[Any]] = defaultdict(list)
+        for event in events:
+            by_category[event.cat].append(event)
+        kinds: dict[str, list[Any]] = defaultdict(list)
+        for category, chosen in by_category.items():
+            if category == "fwdbwd":
+                kinds["flows"] += chosen
+            elif category == "cpu_instant_event":
+                kinds["memory"] += [event for event in chosen if event.name == "[memory]"]
+            elif category:
+                complete = [event for event in chosen if event.ph == "X"]
+                self._sort_complete(category, complete, kinds)
+            else:
+                self._describe([event for event in chosen if event.ph == "M"])
+                self._left_out("(none)", [event for event in chosen if event.ph == "X"])
+                kinds["window_end"] += [event for event in chosen if event.name == _WINDOW_END]
+        return kinds
+
+    def _sort_complete(self, category: str, events: list[Any], kinds: dict[str, list[Any]]) -> None:
+        self.timed += len(events)
+        kind = _KINDS.get(category)
+        if kind is None:
+            self._left_out(category, events)
+            return
+        if kind != "frames":
+            kinds[kind] += events
+            return
+        self.frames_seen += len(events)
+        kinds["modules"] += [event for event in events if event.name.startswith(_MODULE)]
+        if self.python_stacks:
+            kinds["frames"] += [e for e in events if not e.name.startswith(_MODULE)]
+
+    def _left_out(self, category: str, events: list[Any]) -> None:
+        if events and category not in _NO_WORK:
+            self.unknown[category] += len(events)
+
+    def _describe(self, events: list[Any]) -> None:
+        for event in events:
+            if not event.args.name:
+                continue
+            if event.name == "thread_name":
+                self.thread_names[_integer(event.tid)] = event.args.name
+            elif event.name == "process_name":
+                self.process_names[_integer(event.pid)] = event.args.name
+
+    def _timed(self, events: list[Any]) -> dict[str, Column]:
+        start = self._ns([event.ts for event in events])
+        return {"start": start, "end": start + nanoseconds([event.dur for event in events])}
+
+    def _hosted(self, events: list[Any]) -> dict[str, Column]:
+        return {
+            **self._timed(events),
+            "pid": _integers([event.pid for event in events]),
+            "tid": _integers([event.tid for event in events]),
+        }
+
+    def _ranges(self, events: list[Any]) -> dict[str, Column]:
+        names = self.names.rows([event.name.removeprefix(_MODULE) for event in events])
+        return {**self._hosted(events), "name": names}
+
+    def _annotations(self, events: list[Any]) -> dict[str, Column]:
+        return {**self._ranges(events), "external": _external([event.args for event in events])}
+
+    def _operators(self, events: list[Any]) -> dict[str, Column]:
+        arguments = [event.args for event in events]
+        return {
+            **self._ranges(events),
+            "sequence": _integers([a.sequence for a in arguments]),
+            "forward_thread": _integers([a.forward_thread for a in arguments]),
+            "external": _external(arguments),
+            "shapes": self._json([a.shapes or a.shapes_2020 for a in arguments]),
+            "types": self._json([a.types for a in arguments]),
+            "arguments": self._json(list(map(_decisive_values, events))),
+        }
+
+    def _calls(self, events: list[Any]) -> dict[str, Column]:
+        arguments = [event.args for event in events]
+        return {
+            **self._ranges(events),
+            "correlation": _integers([a.correlation for a in arguments]),
+            "external": _external(arguments),
+        }
+
+    def _ops(self, events: list[Any]) -> dict[str, Column]:
+        arguments = [event.args for event in events]
+        grid = _triples([a.grid for a in arguments])
+        block = _triples([a.block for a in arguments])
+        return {
+            **self._timed(events),
+            "name": self.names.rows([event.name for event in events]),
+            "kind": np.array([_OP_KINDS[event.cat.lower()] for event in events], np.int8),
+            "external": _external(arguments),
+            **{name: _integers([getattr(a, name) for a in arguments]) for name in _OP_INTEGERS},
+            **{f"grid_{axis}": grid[:, row] for row, axis in enumerate("xyz")},
+            **{f"block_{axis}": block[:, row] for row, axis in enumerate("xyz")},
+        }
+
+    def _syncs(self, events: list[Any]) -> dict[str, Column]:
+        arguments = [event.args for event in events]
+        kinds = [a.sync_kind or e.name for a, e in zip(arguments, events, strict=True)]
+        return {
+            **self._timed(events),
+            "name": self.names.rows(kinds),
+            **{name: _integers([getattr(a, name) for a in arguments]) for name in _SYNC_INTEGERS},
+        }
+
+    def _memory(self, events: list[Any]) -> dict[str, Column]:
+        arguments = [event.args for event in events]
+        return {
+            **self._hosted(events),
+            **{name: _integers([getattr(a, name) for a in arguments]) for name in _MEMORY_INTEGERS},
+        }
+
+    def _flows(self, events: list[Any]) -> dict[str, Column]:
+        return {
+            **self._hosted(events),
+            "id": _integers([event.id for event in events]),
+            "begins": np.array([event.ph == "s" for event in events], bool),
+        }
+
+    def _json(self, raws: list[msgspec.Raw]) -> Column:
+        texts = map(bytes, raws)
+        known = self.json
+        return np.array([known[text] if text else NO_NAME for text in texts], np.int32)
+
+
+def _decisive_values(event: Any) -> msgspec.Raw:
+    name = event.name
+    return event.args.values if any(part in name for part in _DECISIVE) else msgspec.Raw()
+
+
+def _external(arguments: list[Any]) -> Column:
+    return _integers([a.external if a.external != -1 else a.external_2020 for a in arguments])
+
+
+def _integers(values: list[Any]) -> Column:
+    """Integers, int32 where all fit; what is text becomes its number, what does not fit -1."""
+    try:
+        wide = np.array(values, np.int64)
+    except (OverflowError, ValueError):
+        wide = np.array([_integer(value) for value in values], np.int64)
+    narrow = wide.astype(np.int32)
+    return narrow if (narrow == wide).all() else wide
+
+
+def _integer(value: Any) -> int:
+    """A thread or process id; a text that is no number gets a number of its own, below -1."""
+    if isinstance(value, str):
+        digits = value.rpartition(" ")[2]
+        return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -2
+    return int(value) if -(1 << 63) <= value < 1 << 63 else -1
+
+
+def _triples(values: list[Any]) -> Column:
+    """int32 of shape (n, 3) from ``[x, y, z]``; 0 where a source gives no geometry."""
+    unknown = [0, 0, 0]
+    good = [v if type(v) is list and len(v) == 3 else unknown for v in values]
+    return np.array(good, np.int64).reshape(-1, 3).clip(0, 2**31 - 1).astype(np.int32)

@@ -1,0 +1,505 @@
+"""Each rule on a scene with one cause; what looks alike and is none; ranking and verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nvprobe.analysis import Analysis
+from nvprobe.analysis.findings import NOTABLE
+from nvprobe.analysis.memory import DeviceMemory
+from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.trace import Marks, MemoryEvents, Overheads
+from nvprobe.trace.sidecar import (
+    CaptureRanges,
+    CompileSpan,
+    GraphBreak,
+    ModuleCalls,
+    Recompile,
+    Sidecar,
+)  # fmt: skip
+from tests.unit.analysis.scenes import (
+    ADD,
+    ALL_REDUCE,
+    BF16_GEMM,
+    CUSTOM,
+    FP32_CONVOLUTION,
+    FP32_GEMM,
+    SOFTMAX,
+    Scene,
+    analysis_of,
+    loop,
+)  # fmt: skip
+
+MS, US = 1_000_000, 1_000
+
+
+def ids(analysis: Analysis) -> list[str]:
+    return [one.id for one in analysis.findings or ()]
+
+
+def healthy(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(BF16_GEMM, 300 * US)
+
+
+def sync_each_layer(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(BF16_GEMM, 100 * US)
+        scene.item()
+        scene.host(10 * US)
+
+
+def slow_loader(scene: Scene) -> None:
+    scene.inside("data", lambda: scene.host(5 * MS))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def pageable(scene: Scene) -> None:
+    scene.inside("copy", lambda: _ignore(scene.upload(3 * MS, pageable=True)))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def pinned_on_the_compute_stream(scene: Scene) -> None:
+    scene.inside("copy", lambda: _ignore(scene.upload(1 * MS, pageable=False)))
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def waits_for_a_side_stream(scene: Scene) -> None:
+    scene.wait_stream(13, 7)
+    scene.inside("copy", lambda: _ignore(scene.upload(1 * MS, pageable=False, stream=13)))
+    scene.wait_stream(7, 13)
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def hidden_copy(scene: Scene) -> None:
+    scene.upload(1 * MS, pageable=False, stream=13)
+    scene.inside("forward", lambda: healthy(scene))
+
+
+def tiny_kernels(scene: Scene) -> None:
+    def body() -> None:
+        for _ in range(40):
+            scene.launch(CUSTOM, 2 * US, cost=6 * US)
+            scene.host(2 * US)
+
+    scene.inside("forward", body)
+
+
+def host_work(scene: Scene) -> None:
+    scene.host(3 * MS)
+    healthy(scene)
+
+
+def churn(scene: Scene) -> None:
+    for _ in range(8):
+        scene.call("cudaMalloc", 200 * US)
+        scene.launch(BF16_GEMM, 100 * US)
+    for _ in range(8):
+        scene.call("cudaFree", 100 * US)
+
+
+def fp32(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(FP32_GEMM, 300 * US)
+
+
+def attention(scene: Scene) -> None:
+    for _ in range(4):
+        for name in (BF16_GEMM, ADD, SOFTMAX, BF16_GEMM):
+            scene.launch(name, 150 * US)
+
+
+def chain(scene: Scene) -> None:
+    for _ in range(10):
+        scene.launch(BF16_GEMM, 150 * US)
+        for _ in range(5):
+            scene.launch(ADD, 50 * US)
+
+
+def exposed_all_reduce(scene: Scene) -> None:
+    healthy(scene)
+    scene.launch(ALL_REDUCE, 900 * US)
+
+
+def hidden_all_reduce(scene: Scene) -> None:
+    scene.launch(ALL_REDUCE, 900 * US, stream=20)
+    healthy(scene)
+
+
+def one_block(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(CUSTOM, 300 * US, grid=40)
+
+
+def fp32_convolutions(scene: Scene) -> None:
+    for _ in range(6):
+        scene.launch(FP32_CONVOLUTION, 300 * US)
+
+
+def late_after_data(scene: Scene) -> None:
+    """The host works for long after each wait for data; with data ready it would be ahead."""
+    scene.inside("data", lambda: scene.host(9 * MS))
+    scene.host(5 * MS)
+    healthy(scene)
+
+
+def a_block_on_each_sm(scene: Scene) -> None:
+    """Sixteen blocks would fit on an SM: what that costs, only counters tell."""
+    for _ in range(6):
+        scene.launch(CUSTOM, 300 * US, grid=132)
+
+
+def small_kernels_of_a_waiting_gpu(scene: Scene) -> None:
+    scene.inside("data", lambda: scene.host(9 * MS))
+    for _ in range(3):
+        scene.launch(CUSTOM, 200 * US, grid=40)
+
+
+def a_collective_of_few_blocks(scene: Scene) -> None:
+    scene.launch(ALL_REDUCE, 1801 * US, stream=20, grid=20)
+    healthy(scene)
+
+
+def churn_of_a_pool(scene: Scene) -> None:
+    """Memory of a stream's pool and pinned memory: not taken from the device's driver."""
+    for _ in range(8):
+        scene.call("cudaMallocAsync", 2 * US)
+        scene.launch(BF16_GEMM, 300 * US)
+        scene.call("cudaFreeAsync", 2 * US)
+    scene.call("cudaHostAlloc", 20 * US)
+    scene.call("cudaFreeHost", 20 * US)
+
+
+def _ignore(_: int) -> None:
+    return None
+
+
+SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
+    (healthy, [], "GPU-bound, nothing found to gain"),
+    (hidden_copy, [], "GPU-bound, nothing found to gain"),
+    (hidden_all_reduce, [], "GPU-bound, nothing found to gain"),
+    (sync_each_layer, ["implicit_sync"], "mostly GPU-bound, then held up by synchronisation in"),
+    (slow_loader, ["input_wait"], "waits for data in step/data"),
+    (pageable, ["pageable_copy"], "bound by copies in step/copy"),
+    (pinned_on_the_compute_stream, ["exposed_copy"], "bound by copies in step/copy"),
+    (waits_for_a_side_stream, ["exposed_copy"], "bound by copies in step/copy"),
+    (tiny_kernels, ["launch_bound"], "launch-bound in step/forward"),
+    (host_work, ["host_work"], "host-bound in step"),
+    (churn, ["allocator"], "held up by allocation in step"),
+    (fp32, ["fp32_gemm"], "GPU-bound"),
+    (attention, ["unfused_attention"], "GPU-bound"),
+    (chain, ["elementwise_chain"], "GPU-bound"),
+    (exposed_all_reduce, ["exposed_communication"], "exposed communication in step"),
+    (one_block, ["kernel_underfills"], "GPU-bound"),
+    (fp32_convolutions, ["fp32_gemm"], "GPU-bound"),
+    (late_after_data, ["input_wait"], "waits for data in step/data"),
+    (a_block_on_each_sm, [], "GPU-bound, nothing found to gain"),
+    (small_kernels_of_a_waiting_gpu, ["input_wait"], "waits for data in step/data"),
+    (a_collective_of_few_blocks, [], "GPU-bound, nothing found to gain"),
+    (churn_of_a_pool, [], "GPU-bound, nothing found to gain"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "found", "bound"), SCENES, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_scene_has_its_cause_and_no_other(
+    body: Callable[[Scene], None], found: list[str], bound: str
+) -> None:
+    analysis = analysis_of(loop(body))
+    assert ids(analysis) == found
+    assert analysis.verdict.startswith(bound)
+    for one in analysis.findings or ():
+        assert 0 <= one.saves_ns[0] <= one.saves_ns[1]
+        assert one.saves_ns[1] >= NOTABLE * int(analysis.devices.window_ns.sum())
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        (sync_each_layer, lambda s: [s.launch(BF16_GEMM, 100 * US) for _ in range(6)]),
+        (slow_loader, lambda s: s.inside("forward", lambda: healthy(s))),
+        (pageable, lambda s: s.inside("forward", lambda: healthy(s))),
+        (waits_for_a_side_stream, hidden_copy),
+        (host_work, healthy),
+        (churn, lambda s: [s.launch(BF16_GEMM, 100 * US) for _ in range(8)]),
+    ],
+)
+def test_what_a_change_saves_lies_within_the_bound(
+    slow: Callable[[Scene], None], fast: Callable[[Scene], object]
+) -> None:
+    """The scene after the advised change is shorter by something between low and high."""
+    before, after = (analysis_of(loop(body)) for body in (slow, fast))
+    saved = int(before.devices.window_ns.sum()) - int(after.devices.window_ns.sum())
+    assert before.findings is not None
+    low, high = before.findings[0].saves_ns
+    assert low <= saved <= high * 1.05
+
+
+def test_the_line_of_a_sync_is_named() -> None:
+    scene = loop(sync_each_layer)
+    waits = [end for _, end, name in scene.calls if name == "cudaStreamSynchronize"]
+    trace = scene.trace()
+    zero = np.zeros(len(waits), np.int64)
+    strings = pa.concat_arrays([trace.strings, pa.array(["sync train.py:31"])])
+    marks = Marks(zero, zero, np.array(waits) + 1, zero + len(trace.strings), zero - 1, zero - 1)
+    first = (analysis_of(scene, strings=strings, marks=marks).findings or ())[0]
+    assert first.sources == ("train.py:31",)
+    assert first.title.startswith("train.py:31")
+    assert first.evidence["count"] == 24
+    unknown = (analysis_of(scene).findings or ())[0]
+    assert unknown.sources == ()
+    assert "nvprobe launch marks it" in unknown.advice[0]
+    assert unknown.advice[1:] == first.advice
+
+
+def _sidecar(**tables: object) -> Sidecar:
+    return Sidecar(ModuleCalls.empty(), CaptureRanges.empty(), **tables)  # type: ignore[arg-type]
+
+
+def broken_graphs(scene: Scene) -> None:
+    def forward() -> None:
+        for graph in range(4):
+            scene.inside(f"graph {graph}/0 fwd", lambda: _ignore(scene.launch(ADD, 20 * US)))
+            scene.host(100 * US)
+
+    scene.inside("forward", forward)
+
+
+def test_a_graph_break_is_told_only_with_its_reason() -> None:
+    scene = loop(broken_graphs)
+    assert "graph_break" not in ids(analysis_of(scene))
+    breaks = (GraphBreak(0, "0/0", "print\n is not traced", "model.py:27", "forward", ()),) * 3
+    analysis = analysis_of(scene, sidecar=_sidecar(breaks=breaks))
+    first = (analysis.findings or ())[0]
+    assert (first.id, first.sources) == ("graph_break", ("model.py:27",))
+    assert first.evidence["reason"] == "print is not traced"
+    assert "launch_bound" not in ids(analysis)  # the same idle is not told twice
+
+
+def compiling(scene: Scene) -> None:
+    scene.inside("Torch-Compiled Region: 0/0", lambda: scene.host(0))
+    scene.call("cuModuleLoadData", 2 * MS)
+    healthy(scene)
+
+
+def test_ranges_of_torch_tell_that_it_compiles() -> None:
+    def body(scene: Scene) -> None:
+        scene.inside("_compile.compile_inner (dynamo_timed)", lambda: scene.host(2 * MS))
+        healthy(scene)
+
+    analysis = analysis_of(loop(body))
+    assert ids(analysis) == ["compile_in_window"]
+    finding = (analysis.findings or ())[0]
+    assert finding.title.startswith("torch.compile runs inside the captured window")
+    assert not any("CUDA_MODULE_LOADING" in way for way in finding.advice)
+
+
+def test_recompiles_and_a_first_compile_are_told_apart() -> None:
+    scene = loop(compiling)
+    analysis = analysis_of(scene)
+    assert ids(analysis) == ["compile_in_window"]
+    assert (analysis.findings or ())[0].title.startswith("Kernels are loaded or compiled inside")
+    again = (Recompile(0, "0/1", "model.py:9", "f", ("size mismatch at index 0",)),) * 3
+    spans = tuple(CompileSpan(0, "0/1", "fwd", s, e, "model.py:9", "f", 0, None)
+                  for s, e, name in scene.calls if name == "cuModuleLoadData")  # fmt: skip
+    analysis = analysis_of(scene, sidecar=_sidecar(recompiles=again, compile_spans=spans))
+    first = (analysis.findings or ())[0]
+    assert (first.id, first.sources) == ("recompile", ("model.py:9",))
+    assert first.evidence["recompiles"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "switch"), [(fp32, "float32_matmul"), (fp32_convolutions, "cudnn")]
+)
+def test_each_library_has_its_switch_for_tf32(body: Callable[[Scene], None], switch: str) -> None:
+    (one,) = analysis_of(loop(body)).findings or ()
+    assert switch in one.advice[0]
+
+
+def paused(scene: Scene, pause: int) -> None:
+    scene.host(pause)
+    scene.inside("h2d", lambda: scene.upload(10 * US, pageable=False))
+    for _ in range(5):
+        tiny_kernels(scene)
+
+
+def test_a_long_pause_is_not_promised_to_who_launches_faster() -> None:
+    """Batches made by the training loop itself: the launches around it are slow, too."""
+    analysis = analysis_of(loop(lambda scene: paused(scene, 2 * MS), steps=5))
+    found = {one.id: one for one in analysis.findings or ()}
+    assert set(found) == {"host_work", "launch_bound"}
+    pause, launches = found["host_work"], found["launch_bound"]
+    assert pause.title.startswith("The GPU waits 2.0")
+    assert pause.title.endswith("a step for the host's own work in step, before step/h2d")
+    # The first step's pause lies before the first op: no idle time.
+    assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
+    host = found_idle(analysis)
+    assert int(str(pause.evidence["idle_ns"])) + launches.saves_ns[1] == host
+    assert launches.saves_ns[1] < host / 2
+
+
+def test_gaps_with_a_cause_of_their_own_are_no_pauses() -> None:
+    """Memory from the driver takes as long in every step, and another kernel comes after it."""
+
+    def body(scene: Scene) -> None:
+        paused(scene, 3 * MS)
+        for _ in range(2):
+            scene.host(100 * US)  # let the GPU run dry
+            scene.call("cudaMalloc", 3 * MS)
+            scene.inside("grow", lambda: _ignore(scene.launch(BF16_GEMM, 10 * US)))
+
+    found = {one.id: one for one in analysis_of(loop(body, steps=5)).findings or ()}
+    pause = found["host_work"]
+    assert pause.title.endswith("own work in step, before step/h2d")
+    assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
+
+
+def found_idle(analysis: Analysis) -> int:
+    """ns of idle time in which the host launches or does something else."""
+    assert analysis.waits is not None
+    idle = analysis.waits.idle
+    return int(idle.ns[np.isin(idle.cause, (Cause.HOST, Cause.LAUNCH_CALL))].sum())
+
+
+def test_pauses_of_a_launch_are_launches() -> None:
+    analysis = analysis_of(loop(lambda scene: paused(scene, 1 * MS), steps=5))
+    assert ids(analysis) == ["launch_bound"]
+    assert (analysis.findings or ())[0].saves_ns[1] == found_idle(analysis)
+
+
+def test_a_pause_that_comes_once_is_no_pattern() -> None:
+    pauses = iter((0, 0, 30 * MS, 0, 0))
+    analysis = analysis_of(loop(lambda scene: paused(scene, next(pauses)), steps=5))
+    assert ids(analysis) == ["launch_bound"]
+    assert (analysis.findings or ())[0].saves_ns[1] < found_idle(analysis) - 30 * MS
+
+
+def test_a_kernel_launched_once_is_no_pattern() -> None:
+    def twice(scene: Scene) -> None:
+        scene.launch(CUSTOM, 300 * US, grid=1)
+
+    assert ids(analysis_of(loop(twice, steps=2))) == []
+    assert ids(analysis_of(loop(twice, steps=3))) == ["kernel_underfills"]
+
+
+def test_one_step_may_be_start_up() -> None:
+    assert ids(analysis_of(loop(tiny_kernels, steps=1))) == []
+    assert analysis_of(loop(tiny_kernels, steps=1)).verdict.startswith("unclear")
+    assert ids(analysis_of(loop(sync_each_layer, steps=1))) == []
+
+
+def test_lost_launches_leave_no_verdict() -> None:
+    scene = loop(tiny_kernels)
+    for _ in range(9):
+        scene.call("cudaLaunchKernel", 1000)
+    analysis = analysis_of(scene)
+    assert analysis.verdict.startswith("unclear: 9 launches left no GPU record")
+    assert ids(analysis) == []
+
+
+def test_gaps_inside_graph_replays() -> None:
+    def replay(scene: Scene) -> None:
+        scene.replay(30, 2 * US, gap=4 * US)
+        scene.host(170 * US)
+
+    analysis = analysis_of(loop(replay))
+    assert "graph_gaps" in ids(analysis)
+    gaps = next(one for one in analysis.findings or () if one.id == "graph_gaps")
+    assert gaps.evidence["replays"] == 4
+    assert gaps.evidence["idle_inside_ns"] == 4 * 29 * 4 * US
+
+
+def test_memory_near_the_limit_and_a_costly_profiler() -> None:
+    scene = loop(healthy)
+    trace = scene.trace()
+    capacity = int(trace.devices.memory_bytes[0])
+    one = np.zeros(1, np.int64)
+    full = int(capacity * 0.95)
+    events = MemoryEvents(one, one, one + 2000, one, one, one + full, one + full, one + full)
+    overheads = Overheads(one, one, one + 1000, one + 3 * MS, one)
+    analysis = analysis_of(scene, memory=events, overheads=overheads)
+    assert sorted(ids(analysis)) == ["memory_near_limit", "profiler_cost"]
+    assert all(found.severity == "info" for found in analysis.findings or ())
+    assert isinstance(analysis.memory.devices if analysis.memory else None, DeviceMemory)
+
+
+def test_what_saves_most_stands_first() -> None:
+    def both(scene: Scene) -> None:
+        slow_loader(scene)
+        for _ in range(2):
+            scene.launch(FP32_GEMM, 300 * US)
+
+    analysis = analysis_of(loop(both))
+    assert ids(analysis) == ["input_wait", "fp32_gemm"]
+    severities = [one.severity for one in analysis.findings or ()]
+    assert severities == ["high", "low"]
+
+
+def test_data_that_are_ready_save_no_more_than_the_host_waited() -> None:
+    def body(scene: Scene) -> None:
+        scene.host(4 * MS)
+        scene.inside("data", lambda: scene.host(1 * MS))
+        healthy(scene)
+
+    found = {one.id: one for one in analysis_of(loop(body)).findings or ()}
+    assert found["input_wait"].evidence["idle_ns"] == 3 * MS
+    assert found["input_wait"].evidence["host_ns"] == 4 * MS
+    assert found["input_wait"].saves_ns == (1500 * US, 4 * MS)
+
+
+def test_waiting_for_data_once_is_start_up() -> None:
+    assert "input_wait" not in ids(analysis_of(loop(slow_loader, steps=1)))
+
+
+def test_no_cause_is_named_where_none_has_most_of_the_idle_time() -> None:
+    def body(scene: Scene) -> None:
+        healthy(scene)
+        scene.host(4 * MS)
+        scene.call("cudaMalloc", 3 * MS)
+        scene.inside("data", lambda: scene.host(3 * MS))
+
+    verdict = analysis_of(loop(body)).verdict
+    assert verdict.startswith("unclear: the GPU waits for several things: GPU busy")
+
+
+def test_copies_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
+    def body(scene: Scene) -> None:
+        scene.upload(3 * MS, pageable=True, stream=13)
+        healthy(scene)
+
+    for scene, own in ((pageable, False), (body, True)):
+        [found] = analysis_of(loop(scene)).findings or ()
+        assert found.id == "pageable_copy"
+        assert ("of their own already" in found.advice[1]) == own
+        assert ("on a side stream" in found.advice[1]) != own
+
+
+def test_a_pause_among_few_launches_is_told_by_what_follows() -> None:
+    def body(scene: Scene) -> None:
+        scene.host(4 * MS)
+        scene.inside("h2d", lambda: _ignore(scene.upload(10 * US, pageable=False)))
+        scene.inside("forward", lambda: healthy(scene))
+
+    [found] = [one for one in analysis_of(loop(body)).findings or () if one.id == "host_work"]
+    words = "a step for the host's own work in step, before step/h2d"
+    # Of four steps: the pause of the first lies before the first op.
+    assert re.fullmatch(rf"The GPU waits [12]\.\d+ ms {words}", found.title)
+
+
+def test_collectives_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
+    def body(scene: Scene) -> None:
+        healthy(scene)
+        scene.wait_stream(20, 7)
+        scene.launch(ALL_REDUCE, 900 * US, stream=20)
+        scene.wait_stream(7, 20)
+
+    for scene, own in ((exposed_all_reduce, False), (body, True)):
+        [found] = analysis_of(loop(scene)).findings or ()
+        assert found.id == "exposed_communication"
+        assert ("of their own already" in found.advice[0]) == own

@@ -1,0 +1,77 @@
+"""Range names: what is cut, what is kept."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from nvprobe.attribution.names import clean_names
+from nvprobe.errors import UsageError
+from tests.oracle import clean
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "index"),
+    [
+        ("step 4", "step", 4),
+        ("iter_12", "iter", 12),
+        ("ProfilerStep#3", "ProfilerStep", 3),
+        ("training_step_7", "training_step", 7),
+        ("train_step 5", "train_step", 5),
+        ("Epoch 1/10", "Epoch", 1),
+        ("Iteration: 8", "Iteration", 8),
+        ("micro-batch/3", "micro-batch", 3),
+        ("request#5", "request", 5),
+        ("item = 6", "item", 6),
+        ("loss#2", "loss", 2),
+        ("layer 3", "layer 3", -1),
+        ("blocks.0", "blocks.0", -1),
+        ("fwd:0", "fwd:0", -1),
+        ("mystep 4", "mystep 4", -1),
+        ("step4", "step4", -1),
+        ("#3", "#3", -1),
+        ("step 99999999999999999999", "step 99999999999999999999", -1),
+        ("", "", -1),
+        ("step\n4", "step\n4", -1),
+    ],
+)
+def test_an_index_is_cut(text: str, name: str, index: int) -> None:
+    found = clean_names(pa.array([text]))
+    assert (found.names[0].as_py(), found.index[0]) == (name, index)
+    assert clean(text)[:2] == (name, index)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sequence", "operator"),
+    [
+        ("aten::addmm, seq = 4, op_id = 17, sizes = [[8, 4]]", "aten::addmm", 4, 17),
+        ("forward, op_id = 3", "forward", -1, 3),
+        ("f<int, float>, seq = 12", "f<int, float>", 12, -1),
+        ("a, sizes = [[], [2, 3]], input_op_ids = [(1,0)]", "a", -1, -1),
+        ("a, seq = many", "a", -1, -1),
+        ("step 3, op_id = 9", "step", -1, 9),
+        ("x, y = 3", "x, y", -1, -1),
+    ],
+)
+def test_torch_attributes_come_off(text: str, name: str, sequence: int, operator: int) -> None:
+    found = clean_names(pa.array(["plain", text]))
+    row = found.code[1]
+    assert found.names[row].as_py() == name
+    assert (found.sequence[1], found.operator_id[1]) == (sequence, operator)
+
+
+def test_a_rule_of_the_users() -> None:
+    found = clean_names(pa.array(["layer 3", "layer 4", "x"]), [r"(?P<name>layer) (?P<index>\d+)"])
+    assert found.names.to_pylist() == ["layer", "x"]
+    assert found.index.tolist() == [3, 4, -1]
+
+
+@pytest.mark.parametrize("rule", ["(", r"layer (\d+)", r"(?P<name>l).*(?P<index>r 3)"])
+def test_a_bad_rule_is_named(rule: str) -> None:
+    with pytest.raises(UsageError, match="--index"):
+        clean_names(pa.array(["layer 3"]), [rule])
+
+
+def test_step_like_names() -> None:
+    found = clean_names(pa.array(["decode", "train-step", "stepper", "EPOCH"]))
+    assert found.step_like.tolist() == [True, True, False, True]

@@ -1,0 +1,47 @@
+"""The fast attribution agrees with the slow oracle, op by op and range by range."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from nvprobe.attribution import Method, attribute, ledger
+from nvprobe.trace import Trace
+from tests.oracle import Oracle
+from tests.random_traces import traces
+
+
+def agree(trace: Trace, every_range: bool = True) -> None:
+    """Compare everything an attribution says with the oracle."""
+    found, oracle = attribute(trace), Oracle(trace)
+    texts = found.paths.texts()
+    for op in range(len(trace.ops or ())):
+        path, method = oracle.owner(op)
+        wanted = None if path is None else "/".join(p.replace("/", "\\/") for p in path)
+        got = texts[found.owner[op]] if found.owner[op] >= 0 else None
+        assert (got, Method(found.method[op]).name.lower()) == (wanted, method), op
+    for row in range(len(trace.ranges or ()) if every_range else 0):
+        wanted = "/".join(p.replace("/", "\\/") for p in oracle.own_path(row))
+        assert texts[found.tree.path[row]] == wanted, row
+    assert {int(t) for t in np.flatnonzero(found.autograd)} == oracle.autograd
+    book = ledger(found)
+    if trace.ops is None:
+        return
+    assert book.total.ops == len(trace.ops)
+    assert book.total.gpu_ns == sum(
+        e - s
+        for s, e in zip(trace.ops.start.tolist(), trace.ops.end.tolist(), strict=True)
+        if s and e and e >= s
+    )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(traces(crossing=False))
+def test_nested_ranges(trace: Trace) -> None:
+    agree(trace)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(traces(crossing=True))
+def test_crossing_ranges(trace: Trace) -> None:
+    agree(trace)
