@@ -23,6 +23,7 @@ from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
 from nvprobe.readers.faults import shown
 from nvprobe.readers.kineto import load_kineto
+from nvprobe.readers.run_json import read_profiling_cost
 from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
 from nvprobe.readers.sniff import trace_files
 from nvprobe.trace import Clock, Missing, Trace
@@ -63,7 +64,8 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     whole = _loaded(profiles, torch, one_run=_is_launched(inputs))
     if sidecars:
         whole = merge_sidecars(whole, [read_sidecar(path) for path in sidecars])
-    return dataclasses.replace(whole, warnings=(*notes, *whole.warnings)) if notes else whole
+    profiling = read_profiling_cost([*profiles, *traces][0])
+    return dataclasses.replace(whole, profiling=profiling, warnings=(*notes, *whole.warnings))
 
 
 def _loaded(profiles: list[Path], traces: list[Trace], *, one_run: bool) -> Trace:

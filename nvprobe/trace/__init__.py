@@ -53,6 +53,7 @@ from nvprobe.trace.host import (
     Spans,
     Threads,
 )
+from nvprobe.trace.profiling import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
 from nvprobe.trace.provenance import Clock, Missing, Source
 from nvprobe.trace.sidecar import Sidecar
 from nvprobe.trace.table import (
@@ -67,6 +68,7 @@ from nvprobe.trace.table import (
 )
 
 __all__ = [
+    "DEFAULT_COSTS",
     "NO_DEVICE",
     "NO_NAME",
     "NO_PAYLOAD",
@@ -95,12 +97,15 @@ __all__ = [
     "PayloadFields",
     "Payloads",
     "Processes",
+    "ProfilingCost",
     "RangeSource",
     "Ranges",
+    "RecordCosts",
     "Samples",
     "Schedule",
     "Source",
     "Spans",
+    "StepTime",
     "Syncs",
     "Table",
     "Threads",
@@ -148,6 +153,8 @@ class Trace:
     payload_fields: PayloadFields | None = None
     payloads: Payloads | None = None
     sidecar: Sidecar | None = None
+    profiling: ProfilingCost | None = None
+    """What the profiler cost, where a ``run.json`` lies beside the capture."""
     clock: Clock = Clock("single")
     domains: tuple[str, ...] = ()
     """NVTX domains that were created, whether or not anything was recorded in them."""

@@ -1,0 +1,72 @@
+"""What the ``run.json`` beside a capture tells of the profiler's cost (docs/cost.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
+
+__all__ = ["read_profiling_cost"]
+
+_SCHEMA = "nvprobe.run/1"
+
+
+def read_profiling_cost(capture: Path) -> ProfilingCost | None:
+    """The cost of the run that wrote ``capture``, a run folder or a file in one.
+
+    ``None`` where there is no ``run.json``, or none of a run that wrote this file. Sections that
+    an earlier nvprobe did not write, or that are damaged, are taken as absent.
+    """
+    folder = capture if capture.is_dir() else capture.parent
+    try:
+        run = json.loads((folder / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(run, dict) or run.get("schema") != _SCHEMA:
+        return None
+    if folder != capture and capture.name not in (run.get("files") or ()):
+        return None
+    overhead = _section(run, "overhead")
+    return ProfilingCost(
+        backend="torch" if run.get("backend") == "torch" else "nsys",
+        bare=_step_time(_section(overhead, "bare")),
+        window=_step_time(_section(overhead, "window")),
+        costs=_costs(_section(run, "calibration")),
+        graph_nodes=_graph_nodes(run),
+    )
+
+
+def _section(run: dict[str, Any], name: str) -> dict[str, Any]:
+    value = run.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _step_time(facts: dict[str, Any]) -> StepTime | None:
+    step, spread = facts.get("step_ns"), facts.get("spread_ns")
+    if not isinstance(step, int) or step <= 0:
+        return None
+    spread = spread if isinstance(spread, int) else None
+    return StepTime(step, spread, int(facts.get("steps") or 0), int(facts.get("groups") or 0))
+
+
+def _costs(facts: dict[str, Any]) -> RecordCosts:
+    """The machine's own costs; the defaults for those that it could not measure."""
+    names = [field.name for field in dataclasses.fields(RecordCosts) if field.name != "source"]
+    known = {name: float(facts[name]) for name in names if _is_number(facts.get(name))}
+    if not known:
+        return DEFAULT_COSTS
+    return dataclasses.replace(DEFAULT_COSTS, source="measured", **known)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _graph_nodes(run: dict[str, Any]) -> bool | None:
+    """Whether nsys traced CUDA graphs by node: the last flag counts."""
+    flags = run.get("nsys_flags") or []
+    kinds = [str(flag).partition("=")[2] for flag in flags if "--cuda-graph-trace=" in str(flag)]
+    return kinds[-1].startswith("node") if kinds else None

@@ -1,0 +1,72 @@
+"""What run.json tells of the profiler's cost, and what it must not be taken for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvprobe.readers.run_json import read_profiling_cost
+from nvprobe.trace import DEFAULT_COSTS, StepTime
+
+RUN: dict[str, Any] = {
+    "schema": "nvprobe.run/1",
+    "backend": "nsys",
+    "nsys_flags": ["--trace=cuda,nvtx", "--cuda-graph-trace=graph", "--cuda-graph-trace=node"],
+    "files": ["report.nsys-rep", "report.sqlite"],
+    "overhead": {
+        "bare": {"step_ns": 18_600_000, "spread_ns": 100_000, "steps": 10, "groups": 2},
+        "window": {"step_ns": 28_700_000, "spread_ns": None, "steps": 4, "groups": 1},
+    },
+    "calibration": {"call_ns": 3_100.5, "graph_node_ns": 900, "host": "a"},
+}
+
+
+def folder(path: Path, **changes: object) -> Path:
+    (path / "run.json").write_text(json.dumps(RUN | changes), "utf-8")
+    (path / "report.sqlite").touch()
+    return path
+
+
+@pytest.mark.parametrize("given", ["", "report.sqlite"])
+def test_of_a_folder_and_of_a_file_in_it(tmp_path: Path, given: str) -> None:
+    cost = read_profiling_cost(folder(tmp_path) / given)
+    assert cost is not None
+    assert cost.bare == StepTime(18_600_000, 100_000, 10, 2)
+    assert cost.window == StepTime(28_700_000, None, 4, 1)
+    assert (cost.backend, cost.graph_nodes) == ("nsys", True)
+    assert (cost.costs.source, cost.costs.call_ns, cost.costs.graph_node_ns) == (
+        "measured",
+        3_100.5,
+        900.0,
+    )
+    assert cost.costs.range_ns == DEFAULT_COSTS.range_ns, "what was not measured is the default"
+
+
+def test_a_run_of_an_earlier_nvprobe_measured_nothing_to_rely_on(tmp_path: Path) -> None:
+    earlier = {"plain_ns": 124_223_096, "profiled_ns": 9_401_713, "slowdown": 0.08}
+    cost = read_profiling_cost(
+        folder(tmp_path, overhead=earlier, calibration=None, nsys_flags=[], backend="torch")
+    )
+    assert cost is not None
+    assert (cost.bare, cost.window, cost.costs) == (None, None, DEFAULT_COSTS)
+    assert (cost.backend, cost.graph_nodes) == ("torch", None)
+
+
+def test_damaged_sections_are_absent(tmp_path: Path) -> None:
+    damaged = {"bare": {"step_ns": "18"}, "window": {"step_ns": 0}}
+    cost = read_profiling_cost(
+        folder(tmp_path, overhead=damaged, calibration={"call_ns": True, "range_ns": -1})
+    )
+    assert cost is not None
+    assert (cost.bare, cost.window, cost.costs) == (None, None, DEFAULT_COSTS)
+
+
+def test_another_run_beside_the_file_says_nothing_of_it(tmp_path: Path) -> None:
+    assert read_profiling_cost(folder(tmp_path, files=["other.sqlite"]) / "report.sqlite") is None
+    assert read_profiling_cost(folder(tmp_path, schema="other/1")) is None
+    (tmp_path / "run.json").write_text("[", "utf-8")
+    assert read_profiling_cost(tmp_path) is None
+    assert read_profiling_cost(tmp_path / "nowhere" / "report.sqlite") is None
