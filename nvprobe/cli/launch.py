@@ -97,9 +97,6 @@ class _OptionsBeforeProgram(click.Command):
     is_flag=True,
     help="Record operators with torch.profiler beside nsys (2 to 3 times slower steps).",
 )
-@click.option(
-    "--measure-overhead", is_flag=True, help="Time steps before the window against those in it."
-)
 @click.option("--nsys-arg", multiple=True, metavar="ARG", help="Passed to nsys profile.")
 @click.option(
     "--export",
@@ -170,7 +167,7 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
     same = (
         "output force backend warmup depth modules kernels_in_graphs gpu_metrics sync_lines "
         "call_chains python_backtraces python_samples memory_usage os_calls with_torch_trace "
-        "measure_overhead export_kind"
+        "export_kind"
     )
     return LaunchOptions(
         **{name: given[name] for name in same.split()},

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -40,17 +41,18 @@ def start() -> StepWatch | None:
         settings.last,
         delay_s=settings.delay_s,
         duration_s=settings.duration_s,
+        warmup=settings.warmup,
         status=Path(settings.status) if settings.status else None,
         count=steps.count,
     )
     graphs = import_module("nvprobe.instrumentation.graphs")
 
-    def boundary(done: int) -> None:
-        """Tell the watch of a step that ended outside of captures."""
-        if not graphs.capturing():  # CUDA then refuses to synchronise, as closing the window does
-            watch.boundary(done)
+    def outside_captures(listener: Callable[[int], None]) -> Callable[[int], None]:
+        """The listener, but not while a graph is captured: CUDA then refuses to synchronize."""
+        return lambda done: None if graphs.capturing() else listener(done)
 
-    steps.on_step(boundary)
+    steps.on_step(outside_captures(watch.boundary))
+    steps.on_step_end(outside_captures(watch.step_ended))
     if settings.trigger == "none" and settings.torch != "none":
         after_import("torch", lambda _torch: watch.begin())
     if settings.torch != "none":

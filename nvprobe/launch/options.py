@@ -13,9 +13,6 @@ __all__ = ["Backend", "LaunchOptions", "Timeouts", "Window", "parse_ranks", "par
 
 Backend = Literal["auto", "nsys", "torch"]
 
-OVERHEAD_STEPS = (10, 20)
-"""Steps measured under the profiler by ``--measure-overhead`` where ``--steps`` names none."""
-
 
 @dataclass(frozen=True)
 class Window:
@@ -73,7 +70,6 @@ class LaunchOptions:
     memory_usage: bool = False
     os_calls: bool = False
     with_torch_trace: bool = False
-    measure_overhead: bool = False
     nsys_args: tuple[str, ...] = ()
     export_kind: Literal["auto", "sqlite", "parquet"] = "auto"
     ranks: frozenset[int] | None = None

@@ -3,36 +3,92 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Overhead", "WindowStatus"]
+from nvprobe.launch.groups import Group, Kind
+
+__all__ = ["Overhead", "StepTime", "WindowStatus"]
+
+_HOST_PACED = 0.8
+"""From this share of a group's elapsed time on, the host's own periods add up to it: they then say
+how much single steps vary. Below it the host runs ahead of the GPU."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Elapsed time of a step in nanoseconds, over groups of whole steps."""
+
+    step_ns: int
+    spread_ns: int | None
+    """How far another measurement may be off; None where one group of a GPU-bound loop cannot
+    say."""
+    steps: int
+    groups: int
+
+    @property
+    def doubt(self) -> float | None:
+        """The spread as a share of the step."""
+        return None if self.spread_ns is None else self.spread_ns / self.step_ns
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Median duration of a step without the profiler, and with it, in nanoseconds."""
+    """A step with the instrumentation asleep and outside the window, and one in the window."""
 
-    plain_ns: int
-    profiled_ns: int
-    plain_steps: int
-    profiled_steps: int
+    bare: StepTime | None
+    window: StepTime | None
 
     @property
-    def slowdown(self) -> float:
-        """Profiled over plain: 1.0 costs nothing."""
-        return self.profiled_ns / self.plain_ns
+    def slowdown(self) -> float | None:
+        """Profiled over unprofiled: 1.0 costs nothing; None where either was not timed."""
+        if self.bare is None or self.window is None:
+            return None
+        return self.window.step_ns / self.bare.step_ns
+
+    @property
+    def doubt(self) -> float | None:
+        """How far the slowdown may be off, as a difference; None where no spread is known."""
+        known = [time.doubt for time in (self.bare, self.window) if time and time.doubt is not None]
+        if self.slowdown is None or not known:
+            return None
+        return self.slowdown * math.hypot(*known)
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether steps vary by more than the profiler costs."""
+        if self.slowdown is None:
+            return True
+        return self.doubt is not None and self.doubt >= abs(self.slowdown - 1)
+
+    def document(self) -> dict[str, Any]:
+        """The section ``overhead`` of ``run.json``."""
+        return {
+            "bare": None if self.bare is None else asdict(self.bare),
+            "window": None if self.window is None else asdict(self.window),
+            "slowdown": self.slowdown,
+            "slowdown_spread": self.doubt,
+        }
 
     def __str__(self) -> str:
-        change = 100 * (self.slowdown - 1)
-        return (
-            f"overhead: a step took {self.plain_ns / 1e6:.3f} ms before the window "
-            f"({self.plain_steps} steps) and {self.profiled_ns / 1e6:.3f} ms in it "
-            f"({self.profiled_steps} steps): {change:+.1f} %"
+        if self.bare is None or self.window is None:
+            return "overhead: not measured, too few whole steps outside the window or in it"
+        times = (
+            f"overhead: a step takes {self.bare.step_ns / 1e6:.3f} ms unprofiled "
+            f"({self.bare.steps} steps) and {self.window.step_ns / 1e6:.3f} ms in the window "
+            f"({self.window.steps} steps)"
         )
+        change = 100 * (self.window.step_ns / self.bare.step_ns - 1)
+        if self.doubt is None:
+            return f"{times}: {change:+.1f} %"
+        if self.cannot_tell:
+            return f"{times}: cannot tell, steps vary by ±{100 * self.doubt:.1f} %"
+        return f"{times}: {change:+.1f} % (±{100 * self.doubt:.1f})"
 
 
 @dataclass(frozen=True)
@@ -42,7 +98,11 @@ class WindowStatus:
     steps: int = 0
     opened: int | None = None
     closed: int | None = None
+    first_timed: int = 0
+    """The step that the first duration is of."""
     durations_ns: list[int] = field(default_factory=list, repr=False)
+    """On the host, from the begin of a step to the begin of the next."""
+    groups: list[Group] = field(default_factory=list, repr=False)
 
     @classmethod
     def read(cls, folder: Path) -> WindowStatus:
@@ -51,27 +111,43 @@ class WindowStatus:
         opened = [status for status in found if status.opened is not None]
         return max(opened or found, key=lambda status: status.steps, default=cls())
 
-    def overhead(self, warmup: int = 0) -> Overhead | None:
-        """Steps before the window, ``warmup`` left out, against those in it.
+    @property
+    def overhead(self) -> Overhead:
+        """Bare steps against those of the window."""
+        return Overhead(self._step_time("bare"), self._step_time("window"))
 
-        The first step of the window is left out where there are more: it pays for the profiler's
-        start. None where either side has no step.
-        """
-        if self.opened is None:
+    def _step_time(self, kind: Kind) -> StepTime | None:
+        """The median group of a kind."""
+        groups = [group for group in self.groups if group.kind == kind and group.elapsed_ns > 0]
+        if not groups:
             return None
-        plain = self.durations_ns[warmup : self.opened]
-        profiled = self.durations_ns[self.opened : self.closed]
-        profiled = profiled[1:] or profiled
-        if not plain or not profiled:
+        each = [group.elapsed_ns / group.steps for group in groups]
+        spread = (max(each) - min(each)) / 2 if len(each) > 1 else self._variation(groups[0])
+        return StepTime(
+            max(1, round(statistics.median(each))),
+            None if spread is None else round(spread),
+            sum(group.steps for group in groups),
+            len(groups),
+        )
+
+    def _variation(self, group: Group) -> float | None:
+        """How far the mean of one group may be off, by its single steps on the host."""
+        begin = group.first - self.first_timed
+        periods = self.durations_ns[max(begin, 0) : begin + group.steps]
+        if len(periods) < max(group.steps, 2) or sum(periods) < _HOST_PACED * group.elapsed_ns:
             return None
-        medians = round(statistics.median(plain)), round(statistics.median(profiled))
-        return Overhead(*medians, len(plain), len(profiled))
+        return 2 * statistics.stdev(periods) / math.sqrt(len(periods))
 
 
 def _statuses(files: Iterable[Path]) -> Iterable[WindowStatus]:
     for file in files:
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             text = json.loads(file.read_text("utf-8"))
             yield WindowStatus(
-                text["steps"], text["opened"], text["closed"], list(text["durations_ns"])
+                text["steps"],
+                text["opened"],
+                text["closed"],
+                text["first_timed"],
+                list(text["durations_ns"]),
+                [Group(**group) for group in text["groups"]],
             )

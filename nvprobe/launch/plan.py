@@ -17,7 +17,7 @@ from typing import Literal
 
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.launch.nsys import profile_argv, trigger_for
-from nvprobe.launch.options import OVERHEAD_STEPS, LaunchOptions, Window
+from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.rundir import REPORT
 from nvprobe.launch.settings import Settings, TorchActivities
 from nvprobe.launch.target import BOOTSTRAP, Target, instrumented
@@ -97,6 +97,7 @@ class Plan:
             last=TORCH_STEPS if torch == "cpu" and window == Window() else window.last,
             delay_s=window.delay_s,
             duration_s=window.duration_s,
+            warmup=self.options.warmup,
             trigger=trigger_for(self.options, cuda=self.cuda) if self.backend == "nsys" else "none",
             torch=torch,
             stacks=self.options.python_backtraces and self.backend == "torch",
@@ -180,21 +181,9 @@ def _torch_window(window: Window) -> Window:
 
 
 def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) -> LaunchOptions:
-    """Windows that options imply: steps to measure the overhead on, an end for torch traces."""
+    """Windows that options imply: from ``--warmup`` on, an end for torch traces."""
     window = options.window
-    if options.measure_overhead:
-        if window.duration_s is not None or window.delay_s:
-            raise UsageError(
-                "--measure-overhead compares steps: give --steps, not --delay or --duration"
-            )
-        if not window.by_steps:
-            window = Window(*OVERHEAD_STEPS)
-        if not window.first or window.first <= options.warmup:
-            raise UsageError(
-                "--measure-overhead compares steps before the window with those in it: begin "
-                f"--steps later than step {options.warmup}"
-            )
-    elif nsys is None and window == Window():
+    if nsys is None and window == Window():
         window = _torch_window(window)
         notes.append(f"torch.profiler records steps 0 to {TORCH_STEPS - 1} (--steps changes that)")
     elif options.warmup and not window.by_steps:

@@ -21,7 +21,7 @@ from nvprobe.launch import rundir
 from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
-from nvprobe.launch.overhead import Overhead, WindowStatus
+from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
@@ -253,9 +253,8 @@ class _Run:
         outcome.files += sorted(self.folder.glob("sidecar.*.jsonl"))
         if plan.nsys is None and not traces and plan.instrumented:
             outcome.problem = _why_no_trace(plan, status, ending)
-        if self.options.measure_overhead:
-            overhead = status.overhead(self.options.warmup)
-            outcome.notes.append(str(overhead or "overhead: no steps on both sides of the window"))
+        if status.steps and window.by_steps:
+            outcome.notes.append(str(status.overhead))
 
     def _collect_nsys(
         self,
@@ -303,7 +302,6 @@ class _Run:
         self, outcome: Outcome | None, ending: Ending | None, status: WindowStatus
     ) -> None:
         plan = self.plan
-        overhead = status.overhead(self.options.warmup) if self.options.measure_overhead else None
         document: dict[str, Any] = {
             "schema": "nvprobe.run/1",
             "nvprobe": __version__,
@@ -326,7 +324,9 @@ class _Run:
             "notes": [without_folders(note) for note in plan.notes],
             "problem": None,
             "steps": status.steps,
-            "overhead": _overhead_fields(overhead),
+            "overhead": status.overhead.document(),
+            "step_groups": [asdict(group) for group in status.groups],
+            "step_periods": {"first": status.first_timed, "host_ns": status.durations_ns},
         }
         if outcome is not None and ending is not None:
             document |= {
@@ -353,10 +353,6 @@ def _temporary_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _overhead_fields(overhead: Overhead | None) -> dict[str, Any] | None:
-    return None if overhead is None else asdict(overhead) | {"slowdown": overhead.slowdown}
 
 
 def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:

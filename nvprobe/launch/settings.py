@@ -31,6 +31,7 @@ class Settings:
     last: int | None = None
     delay_s: float = 0.0
     duration_s: float | None = None
+    warmup: int = 0
     trigger: Literal["none", "cuda", "nvtx"] = "none"
     torch: TorchActivities = "none"
     stacks: bool = False

@@ -12,16 +12,20 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
+
+from nvprobe.launch.groups import GroupTimer, groups_before, synchronize
 
 __all__ = ["CudaProfilerRange", "NvtxRange", "Recorder", "StepWatch"]
 
 log = logging.getLogger("nvprobe")
 
-MOST_STEPS = 100_000
-"""Durations kept; a run has them by the million, a median needs fewer."""
+MOST_STEPS = 1_000
+"""Durations kept, the last ones: a run has steps by the million."""
 
 
 class Recorder(Protocol):
@@ -43,9 +47,7 @@ class CudaProfilerRange:
 
     def close(self) -> None:
         """Stop it, once the GPU has finished the steps of the window."""
-        import torch
-
-        torch.cuda.synchronize()
+        synchronize()
         self._call("cudaProfilerStop")
 
     @staticmethod
@@ -94,6 +96,7 @@ class StepWatch:
         *,
         delay_s: float = 0.0,
         duration_s: float | None = None,
+        warmup: int = 0,
         status: Path | None = None,
         count: Callable[[], int] | None = None,
     ) -> None:
@@ -109,7 +112,9 @@ class StepWatch:
         self.count = count or (lambda: self.begun)
         self.opened: int | None = None
         self.closed: int | None = None
-        self.durations: list[int] = []
+        self.last_timed = 0
+        self.durations: deque[int] = deque(maxlen=MOST_STEPS)
+        self.timer = GroupTimer(groups_before(first, warmup) if recorders else [])
         self.pid = os.getpid()
         self.began = now
 
@@ -127,14 +132,22 @@ class StepWatch:
         self.begun = done + 1
         if done > self.steps:
             self.steps = done
-            if len(self.durations) < MOST_STEPS:
+            if self.closed is None or not self.timer.finished:
                 self.durations.append(now - self.began)
+                self.last_timed = done
         over = (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now
+        self.timer.end_due(done, cut=over and self.closed is None)
         if over:
             self._close()
         elif self.opened is None and done >= self.first and now >= self.open_at:
             self._open()
+        self.timer.begin_due(done)
         self.began = time.perf_counter_ns()
+
+    def step_ended(self, done: int) -> None:
+        """Right after a step: what follows the last step of a group is not part of it."""
+        if os.getpid() == self.pid:
+            self.timer.end_due(done)
 
     def finish(self) -> None:
         """At the end of the program: close what is open and say what happened."""
@@ -146,6 +159,8 @@ class StepWatch:
         self.opened = self.steps
         for recorder in self.recorders:
             _quietly(recorder.open)
+        if self.recorders:
+            self.timer.plan_window(self.opened, self.last)
         self._say()
 
     def _close(self) -> None:
@@ -154,6 +169,8 @@ class StepWatch:
         self.closed = self.steps
         for recorder in reversed(self.recorders):
             _quietly(recorder.close)
+        if self.recorders:
+            self.timer.plan_after(self.closed)
         self._say()
 
     def _say(self) -> None:
@@ -164,7 +181,9 @@ class StepWatch:
             "steps": self.count(),
             "opened": self.opened,
             "closed": self.closed,
-            "durations_ns": self.durations,
+            "first_timed": self.last_timed - len(self.durations),
+            "durations_ns": list(self.durations),
+            "groups": [asdict(group) for group in self.timer.done],
         }
         file = self.status / f"window.{self.pid}.json"
         partial = file.with_suffix(".part")

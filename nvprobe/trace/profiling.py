@@ -72,9 +72,9 @@ class ProfilingCost:
 
     backend: Literal["nsys", "torch"]
     bare: StepTime | None
-    """Steps outside the window with the instrumentation asleep; ``None`` where none were timed."""
+    """Steps outside the window, instrumentation asleep; ``None`` where none were timed."""
     window: StepTime | None
-    """The steps of the window, all but the first of them; ``None`` without steps."""
+    """Steps of the window; ``None`` where it was not timed."""
     costs: RecordCosts
     graph_nodes: bool | None
     """Whether CUDA graphs were traced by node; ``None`` where it is not known."""

@@ -3,7 +3,7 @@
 
     python scripts/gpu/launch_check.py --nsys PATH [--out FOLDER] [--only eager,six_syncs]
 
-For each program: its step time alone; then ``nvprobe launch --measure-overhead --steps 16:20``;
+For each program: its step time alone; then ``nvprobe launch --steps 16:20``;
 then ``nvprobe analyze --json`` of the run folder. Writes ``launch_check.json`` (exit codes, notes,
 ledgers, sync lines found and planted, overheads, seconds) and ``launch_check.tar.xz`` (slim exports
 and sidecars, without environment, paths or host). Then the backends and options that need a GPU:
@@ -33,16 +33,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOST = re.compile(r'"host_name": "[^"]*",?')
 PROGRAMS = ("eager", "six_syncs", "manual_graph", "workers", "compiled", "reduce_overhead")
-MEASURED = ["--measure-overhead", "--warmup", "8"]
+WARM = ["--warmup", "8"]
 EXTRAS = {
     "eager_torch_backend": ("eager", ["--backend", "torch", "--steps", "16:18"]),
-    "eager_with_torch_trace": ("eager", ["--with-torch-trace", *MEASURED, "--steps", "16:18"]),
+    "eager_with_torch_trace": ("eager", ["--with-torch-trace", *WARM, "--steps", "16:18"]),
     "eager_gpu_metrics": ("eager", ["--gpu-metrics", "--steps", "16:18"]),
     "eager_not_annotated": ("eager", ["--annotate", "off"]),
     "eager_whole_run": ("eager", []),
-    "graph_whole": ("manual_graph", ["--graphs-whole", *MEASURED, "--steps", "16:20"]),
+    "graph_whole": ("manual_graph", ["--graphs-whole", *WARM, "--steps", "16:20"]),
 }
-WINDOW = [*MEASURED, "--steps", "16:20"]
+WINDOW = [*WARM, "--steps", "16:20"]
 
 
 def main() -> int:

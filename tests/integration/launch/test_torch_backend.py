@@ -135,13 +135,24 @@ def test_a_torch_trace_of_the_same_steps_on_one_clock(launch: Launcher, nsys: Ns
 
 @pytest.mark.slow
 @pytest.mark.nsys
-def test_overhead_is_measured_on_the_steps_before(launch: Launcher, nsys: Nsys) -> None:
-    result = launch(
-        "--measure-overhead", "--warmup", "3", "--steps", "8:14", EXAMPLE, "--steps", "16"
-    )
+def test_overhead_is_measured_on_steps_outside_the_window(launch: Launcher, nsys: Nsys) -> None:
+    result = launch("--steps", "10:15", EXAMPLE, "--steps", "27")
     assert result.code == 0, result.err
+    groups = [(one["kind"], one["first"], one["end"]) for one in result.run["step_groups"]]
+    assert groups == [("bare", 3, 8), ("window", 10, 15), ("bare", 16, 21), ("bare", 21, 26)]
     overhead = result.run["overhead"]
-    assert (overhead["plain_steps"], overhead["profiled_steps"]) == (5, 5)
-    assert overhead["slowdown"] == overhead["profiled_ns"] / overhead["plain_ns"] > 0
-    assert re.search(r"overhead: a step took .* ms before the window \(5 steps\)", result.err)
-    assert launch("--force", "--measure-overhead", "--steps", "0:5", EXAMPLE).code == 2
+    assert (overhead["bare"]["steps"], overhead["window"]["steps"]) == (15, 5)
+    assert overhead["slowdown"] == overhead["window"]["step_ns"] / overhead["bare"]["step_ns"] > 0
+    assert re.search(r"overhead: a step takes .* ms unprofiled \(15 steps\)", result.err)
+    profiling = load(result.folder).profiling
+    assert profiling is not None
+    assert profiling.bare is not None
+    assert profiling.bare.step_ns == overhead["bare"]["step_ns"]
+
+
+@pytest.mark.slow
+def test_overhead_of_the_torch_backend_is_measured_after_an_early_window(bare: Launcher) -> None:
+    result = bare("--backend", "torch", "--steps", "2:5", EXAMPLE, "--steps", "17")
+    assert result.code == 0, result.err
+    groups = [(one["kind"], one["first"], one["end"]) for one in result.run["step_groups"]]
+    assert groups == [("window", 3, 5), ("bare", 6, 11), ("bare", 11, 16)]

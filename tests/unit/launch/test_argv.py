@@ -158,9 +158,3 @@ def test_what_is_done_otherwise_than_asked_is_said(monkeypatch: pytest.MonkeyPat
     notes = "\n".join(make_plan(target, chosen, {"CUDA_VISIBLE_DEVICES": ""}).notes)
     assert "parquet" not in notes
     assert "torch trace" not in notes
-
-
-def test_an_overhead_is_measured_by_steps() -> None:
-    options = LaunchOptions(backend="torch", measure_overhead=True, window=Window(duration_s=3))
-    with pytest.raises(UsageError, match="give --steps, not --delay or --duration"):
-        make_plan(resolve([sys.executable, "train.py"]), options)

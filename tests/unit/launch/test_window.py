@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nvprobe.launch import groups as groups_module
 from nvprobe.launch import window as window_module
-from nvprobe.launch.overhead import Overhead, WindowStatus
+from nvprobe.launch.groups import groups_before
+from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.settings import Settings
 from nvprobe.launch.window import StepWatch
 
@@ -42,6 +45,7 @@ class Log:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(window_module, "time", made)
+    monkeypatch.setattr(groups_module, "time", made)
     return made
 
 
@@ -92,20 +96,146 @@ def test_the_time_of_the_profiler_is_not_the_steps(clock: Clock, tmp_path: Path)
     status = WindowStatus.read(tmp_path)
     assert status.durations_ns == [50, 10, 12, 900, 20, 22, 10]
     assert (status.steps, status.opened, status.closed) == (8, 3, 6)
-    overhead = status.overhead(warmup=1)
-    assert overhead == Overhead(11, 21, 2, 2)
-    assert "+90.9 %" in str(overhead)
+    assert [(group.first, group.end, group.elapsed_ns) for group in status.groups] == [(3, 6, 942)]
+
+
+class Gpu:
+    """Runs what the steps give it one after another, behind the host that gave it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.idle_at = 0
+
+    def work(self, duration: int) -> None:
+        self.idle_at = max(self.idle_at, self.clock.now) + duration
+
+    def wait(self) -> None:
+        self.clock.now = max(self.clock.now, self.idle_at)
+
+
+def run_on_gpu(
+    watch: StepWatch, clock: Clock, steps: int, host: Callable[[int], int], gpu_ns: int
+) -> None:
+    """Steps whose host time depends on their number and whose GPU work is behind it."""
+    gpu = Gpu(clock)
+    watch.timer.wait = gpu.wait
+    watch.begin()
+    watch.boundary(0)
+    for done in range(1, steps + 1):
+        gpu.work(gpu_ns)
+        clock.now += host(done - 1)
+        watch.boundary(done)
+    watch.finish()
+
+
+@pytest.mark.parametrize(
+    ("bare", "profiled", "gpu", "expected"),
+    [
+        pytest.param(3_000, 4_600, 8_600, (8_600, 8_600), id="bound by the GPU"),
+        pytest.param(9_400, 12_000, 2_600, (9_400, 12_000), id="bound by the host"),
+        pytest.param(8_000, 10_000, 9_000, (9_000, 10_000), id="by one, then by the other"),
+    ],
+)
+def test_the_overhead_of_loops_that_wait_for_different_things(
+    clock: Clock, tmp_path: Path, bare: int, profiled: int, gpu: int, expected: tuple[int, int]
+) -> None:
+    watch = StepWatch([Log(clock, cost_ns=50_000)], 10, 15, status=tmp_path)
+
+    def host(step: int) -> int:
+        return profiled if 10 <= step < 15 else bare
+
+    run_on_gpu(watch, clock, 30, host, gpu)
+    overhead = WindowStatus.read(tmp_path).overhead
+    assert overhead.bare is not None
+    assert overhead.window is not None
+    assert (overhead.bare.groups, overhead.bare.steps, overhead.window.steps) == (3, 15, 5)
+    assert overhead.bare.step_ns == pytest.approx(expected[0], rel=0.01)
+    assert overhead.window.step_ns == pytest.approx(expected[1], rel=0.01)
+    change = 100 * (expected[1] / expected[0] - 1)
+    assert f"{change:+.1f} %" in str(overhead) or "cannot tell" in str(overhead)
+    assert overhead.cannot_tell == (expected[0] == expected[1])
+
+
+@pytest.mark.parametrize(
+    ("first", "warmup", "expected"),
+    [
+        (10, 0, [(3, 8)]),
+        (8, 0, [(1, 6)]),
+        (7, 0, []),
+        (2, 0, []),
+        (20, 0, [(3, 8), (8, 13), (13, 18)]),
+        (20, 6, [(8, 13), (13, 18)]),
+        (500, 0, [(478, 483), (483, 488), (488, 493), (493, 498)]),
+    ],
+)
+def test_groups_before_the_window(first: int, warmup: int, expected: list[tuple[int, int]]) -> None:
+    assert [(group.first, group.end) for group in groups_before(first, warmup)] == expected
+
+
+def test_an_early_window_is_compared_with_the_steps_after_it(clock: Clock, tmp_path: Path) -> None:
+    run(StepWatch([Log(clock)], 2, 5, status=tmp_path), clock, [900, 90, 80, 20, 20, *[10] * 12])
+    status = WindowStatus.read(tmp_path)
+    groups = [(group.kind, group.first, group.end) for group in status.groups]
+    assert groups == [("window", 3, 5), ("bare", 6, 11), ("bare", 11, 16)]
+    assert status.overhead.slowdown == 2.0
+
+
+def test_steps_that_vary_by_more_than_the_profiler_costs(clock: Clock, tmp_path: Path) -> None:
+    uneven = [50, 150, 30, 170, 100]
+    durations = [100, 100, 100, *uneven, 100, 100, *(110 for _ in range(5)), 100]
+    run(StepWatch([Log(clock)], 10, 15, status=tmp_path), clock, durations)
+    overhead = WindowStatus.read(tmp_path).overhead
+    assert overhead.slowdown == 1.1
+    assert overhead.cannot_tell
+    assert "cannot tell, steps vary by" in str(overhead)
+
+
+def test_one_group_of_a_gpu_bound_loop_cannot_say_how_steps_vary(
+    clock: Clock, tmp_path: Path
+) -> None:
+    watch = StepWatch([Log(clock)], 10, 15, status=tmp_path)
+    run_on_gpu(watch, clock, 16, lambda step: 10 + 5 * (step % 2), 100)
+    overhead = WindowStatus.read(tmp_path).overhead
+    assert (overhead.slowdown, overhead.doubt) == (1.0, None)
+    assert str(overhead).endswith("+0.0 %")
+
+
+def test_a_group_whose_begin_was_missed_is_left_out(clock: Clock) -> None:
+    watch = StepWatch([Log(clock)], 20)
+    for done in (0, 1, 2, 5, 8, 13):  # steps 3, 18 were begun while a graph was captured
+        clock.now += 10
+        watch.boundary(done)
+    assert [(group.first, group.end) for group in watch.timer.done] == [(8, 13)]
+
+
+def test_what_follows_the_last_step_is_not_part_of_it(clock: Clock) -> None:
+    watch = StepWatch([Log(clock)], 0, 4)
+    run(watch, clock, [10, 10, 10])
+    clock.now += 10
+    watch.finish()
+    assert watch.timer.done == []
+    other = StepWatch([Log(clock)], 0, 4)
+    for done in range(4):
+        other.boundary(done)
+        clock.now += 10
+        other.step_ended(done + 1)
+        clock.now += 1_000 * (done == 3)
+    other.finish()
+    assert [group.elapsed_ns for group in other.timer.done] == [20]
 
 
 def test_no_overhead_without_steps_on_both_sides(clock: Clock, tmp_path: Path) -> None:
-    run(StepWatch([], 0, 2, status=tmp_path), clock, [1, 1, 1])
-    assert WindowStatus.read(tmp_path).overhead() is None
+    run(StepWatch([Log(clock)], 0, 2, status=tmp_path), clock, [1, 1, 1])
+    overhead = WindowStatus.read(tmp_path).overhead
+    assert (overhead.bare, overhead.slowdown) == (None, None)
+    assert "not measured" in str(overhead)
     assert WindowStatus.read(tmp_path / "nowhere") == WindowStatus()
 
 
 def test_the_process_that_opened_its_window_speaks(clock: Clock, tmp_path: Path) -> None:
     (tmp_path / "window.1.json").write_text(
-        '{"steps": 99, "opened": null, "closed": null, "durations_ns": []}'
+        '{"steps": 99, "opened": null, "closed": null, "first_timed": 0, "durations_ns": [],'
+        ' "groups": []}'
     )
     (tmp_path / "window.2.json").write_text("{")
     run(StepWatch([], 1, 2, status=tmp_path), clock, [1, 1])
