@@ -24,6 +24,16 @@ settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("steady")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist a file stays on one worker, and everything that starts nsys on one, too.
+
+    Two nsys 2022.4 that begin at one moment can fail to find each other's agents.
+    """
+    for item in items:
+        launches = item.path.parent.name == "launch" or item.get_closest_marker("nsys")
+        item.add_marker(pytest.mark.xdist_group("nsys" if launches else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def corpus() -> Path:
     """The folder of real captures; the test is skipped where it is absent."""

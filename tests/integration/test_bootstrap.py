@@ -13,6 +13,8 @@ import pytest
 
 from tests.nvtx_recorder import Recorder, Recording
 
+pytestmark = pytest.mark.slow
+
 BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 TRAIN = """
@@ -174,7 +176,6 @@ if __name__ == "__main__":
     assert len(list((tmp_path / "side").iterdir())) == 4
 
 
-@pytest.mark.slow
 def test_torchrun_children_have_their_rank(recorder: Recorder, tmp_path: Path):
     pytest.importorskip("torch")
     script = tmp_path / "train.py"

@@ -16,12 +16,29 @@ import pytest
 
 from tests.conftest import CORPUS, ROOT
 
+pytestmark = pytest.mark.slow
+
 CASES = CORPUS / "cases"
 
 WAITING = {
+    "k41": "steps of inference engines",
+    "k42": "steps of inference engines",
+    "k43": "ranks merged into one trace",
+    "k44": "names of trace formats that are not torch traces",
+    "k45": "Intel GPUs",
+    "k46": "message sizes of torch traces",
+    "k47": "names of trace formats that are not torch traces",
+    "k48_et": "names of trace formats that are not torch traces",
+    "k48_memory": "names of trace formats that are not torch traces",
     "n25": "nvprobe redact",
     "n31": "nvprobe compare",
     "n31_noise": "nvprobe compare",
+    "n41": "roles of ranges by whole words",
+    "n43": "roles of all CUDA calls",
+    "n44": "roles of all CUDA calls",
+    "n45": "communication kernels without NCCL's names",
+    "n47": "one label for ranges without a name",
+    "n50": "steps of inference engines",
     "r01": "nvprobe ranks",
     "r02": "nvprobe ranks",
 }

@@ -11,6 +11,8 @@ import pytest
 
 from tests.nvtx_recorder import Recorder, Recording
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 NET = """
@@ -158,7 +160,6 @@ def four_runs(nvtx_library: Path, tmp_path_factory: pytest.TempPathFactory):
     return {name: run(recorder, STYLES, cache, PLAIN=plain) for name, plain in order}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["cold", "warm"])
 def test_every_style_has_its_graph_ranges(four_runs, state):
     styles = by_style(four_runs[state])
@@ -175,7 +176,6 @@ def test_every_style_has_its_graph_ranges(four_runs, state):
         assert any(name.startswith("compile ") for name in names), style
 
 
-@pytest.mark.slow
 def test_backward_ranges_carry_the_number_of_their_node(four_runs):
     ranges = four_runs["cold"].ranges("graph")
     backward = [one for one in ranges if one.name.endswith(" bwd") and one.name[0] == "g"]
@@ -185,7 +185,6 @@ def test_backward_ranges_carry_the_number_of_their_node(four_runs):
     assert model == sorted(set(model))
 
 
-@pytest.mark.slow
 def test_results_are_the_same_bits_in_every_order(four_runs):
     expected = results(four_runs["plain cold"])
     assert [row[0] for row in expected] == NAMES
@@ -193,7 +192,6 @@ def test_results_are_the_same_bits_in_every_order(four_runs):
         assert results(recording) == expected, name
 
 
-@pytest.mark.slow
 def test_manifests_survive_the_caches_and_no_cache_is_shared_with_plain_runs(four_runs):
     cold, warm = graphs_by_style(four_runs["cold"]), graphs_by_style(four_runs["warm"])
     assert list(cold) == list(warm) == NAMES
@@ -240,7 +238,6 @@ print(json.dumps(found))
 )
 
 
-@pytest.mark.slow
 def test_manifest_names_module_and_line_of_every_generated_kernel(recorder, tmp_path):
     recording = run(recorder, MANIFEST, tmp_path / "cache")
     graphs = [line for line in lines(recording) if line["kind"] == "graph"]
@@ -280,7 +277,6 @@ net(torch.randn(4, 8)).sum().backward()
 )
 
 
-@pytest.mark.slow
 def test_the_same_computation_under_other_names_and_lines_has_its_own_manifest(recorder, tmp_path):
     cache = tmp_path / "cache"
     first = run(recorder, RENAMED, cache)

@@ -20,6 +20,8 @@ from tests.conftest import ROOT
 from tests.unit.readers.exports import kernel, launch
 from tests.unit.readers.test_python_samples import STEP, domain, export, sample, stack
 
+pytestmark = pytest.mark.slow
+
 NUMBERED = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 EXAMPLES = [path for path in NUMBERED if not path.name.startswith("00_")]  # that plants nothing
 
@@ -34,7 +36,6 @@ def _capture_script() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [False, True], ids=["planted", "fixed"])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_on_a_cpu(example: Path, fixed: bool) -> None:

@@ -10,6 +10,8 @@ import pytest
 from nvprobe.launch.settings import Settings
 from tests.nvtx_recorder import ROOT, Recorder, Recording
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 PROGRAM = """

@@ -8,6 +8,8 @@ import pytest
 
 from tests.nvtx_recorder import Recorder
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 PROGRAM = """
@@ -86,7 +88,6 @@ print(json.dumps(results))
 """
 
 
-@pytest.mark.slow
 def test_counters_are_those_of_the_bare_program(recorder: Recorder):
     bare = json.loads(recorder.run(PROGRAM, "bare").stdout)
     instrumented = json.loads(recorder.run(PROGRAM, "instrumented").stdout)

@@ -24,7 +24,10 @@ CALLS = {"cuda_runtime", "cuda_driver", "Runtime"}
 FILES = sorted((CORPUS / "kineto").glob("[hp]*/*.json.gz"))
 MALFORMED = sorted((CORPUS / "kineto" / "malformed").glob("*"))
 
-pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
+pytestmark = [
+    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}"),
+    pytest.mark.slow,
+]
 
 
 def plain(path: Path) -> tuple[list[dict[str, Any]], int]:

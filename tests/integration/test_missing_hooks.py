@@ -9,6 +9,8 @@ import pytest
 
 from tests.nvtx_recorder import Recorder
 
+pytestmark = pytest.mark.slow
+
 EAGER = {
     "torch.autograd": ["_engine_run_backward", "backward"],
     "torch.autograd.graph": ["_engine_run_backward"],
@@ -165,7 +167,6 @@ def results(recorder: Recorder, tmp_path: Path, cases: list[list]) -> dict:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_name_that_torch_does_not_have(recorder: Recorder, tmp_path: Path, compiled: bool):
     pytest.importorskip("torch")

@@ -143,7 +143,7 @@ def test_shared_subclassed_lazy_and_odd_modules(recorder: Recorder):
     lists = nvprobe.annotate(nn.ModuleDict({"a": nn.Identity()}))
     lists["a"](x)
     nvprobe.annotate(own, name="Twice")(x)
-    nvprobe.instrumentation.remove(own)
+    nvprobe.instrumentation.modules.remove(own)
     own(x)
     assert not module._forward_hooks and not module._forward_pre_hooks
     assert not module._forward_hooks_always_called
@@ -184,7 +184,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
         shallow(x)
     linear = nvprobe.annotate(nn.Linear(8, 8))
     data = pickle.dumps(linear)
-    assert b"nvprobe.annotate" not in data, "a checkpoint must load where nvprobe is not installed"
+    assert b"nvprobe.instrumentation" not in data, "a checkpoint must load without nvprobe"
     buffer = io.BytesIO(); torch.save(net, buffer); buffer.seek(0)
     with nvprobe.range("loaded"):
         loaded = torch.load(buffer, weights_only=False)
@@ -195,7 +195,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
     assert inspect.getfullargspec(net.blocks[0].forward).kwonlydefaults == {"scale": 1.0}
     before = Net.__dict__["forward"]
     for model in (net, loaded, linear):
-        nvprobe.instrumentation.remove(model)
+        nvprobe.instrumentation.modules.remove(model)
     assert Net.__dict__["forward"] is not before
     assert nn.Linear.forward.__code__.co_name == "forward"
     assert not hasattr(nn.Linear.forward, "__wrapped__")

@@ -24,6 +24,8 @@ from tests.conftest import CORPUS
 from tests.oracle_waits import WaitOracle
 from tests.overlap_agreement import overlaps_agree
 
+pytestmark = pytest.mark.slow
+
 FILES = [
     *sorted(CORPUS.glob("nsys/*/*.sqlite")),
     *sorted(CORPUS.glob("kineto/h200/*.gz")),

@@ -9,6 +9,8 @@ import pytest
 from nvprobe.nsys import Nsys
 from tests.integration.launch.conftest import Launcher
 
+pytestmark = pytest.mark.slow
+
 BLOCKED = """
 import sys
 

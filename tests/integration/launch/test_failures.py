@@ -16,7 +16,7 @@ import pytest
 from nvprobe.nsys import Nsys
 from tests.integration.launch.conftest import Launcher, Result, left_after_a_while
 
-pytestmark = pytest.mark.nsys
+pytestmark = [pytest.mark.nsys, pytest.mark.slow]
 
 WAITS = """
     import pathlib, time, nvprobe

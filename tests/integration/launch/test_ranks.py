@@ -13,6 +13,8 @@ import pytest
 from nvprobe.nsys import Nsys
 from tests.integration.launch.conftest import PATIENCE_S, Launcher, Result, ranges_in
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -53,7 +55,6 @@ def run_ranks(launch: Launcher, order: str, *words: str) -> Result:
 
 
 @pytest.mark.nsys
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["outside", "inside"])
 def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
     program = launch.script(GLOO)
@@ -70,7 +71,6 @@ def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
 
 
 @pytest.mark.nsys
-@pytest.mark.slow
 def test_a_rank_that_dies_costs_no_other_its_report(launch: Launcher, nsys: Nsys) -> None:
     program = launch.script(
         """

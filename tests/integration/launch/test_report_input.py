@@ -18,7 +18,7 @@ from nvprobe.nsys import Nsys
 from nvprobe.readers import cache, load
 from tests.integration.launch.conftest import Launcher, ranges_in
 
-pytestmark = pytest.mark.nsys
+pytestmark = [pytest.mark.nsys, pytest.mark.slow]
 
 PROGRAM = """
     import threading, nvprobe

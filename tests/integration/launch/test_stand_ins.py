@@ -13,7 +13,7 @@ import pytest
 from nvprobe.nsys import Nsys
 from tests.integration.launch.conftest import Launcher, Result, left_after_a_while
 
-pytestmark = pytest.mark.nsys
+pytestmark = [pytest.mark.nsys, pytest.mark.slow]
 
 PROGRAM = """
     import os, pathlib, sys, time

@@ -16,6 +16,8 @@ from nvprobe.nsys import Nsys
 from tests.conftest import ROOT
 from tests.integration.launch.conftest import Launcher, ranges_in
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 EXAMPLE = str(ROOT / "examples" / "00_train.py")
@@ -41,7 +43,6 @@ def names(folder: Path, category: str) -> list[str]:
     return [event["name"] for event in events(folder) if event.get("cat") == category]
 
 
-@pytest.mark.slow
 def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
     result = bare(EXAMPLE, analyze=True)
     assert result.code == 0, result.err
@@ -62,7 +63,6 @@ def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
     assert [step["index"] for step in analysis["steps"]] == list(range(10))
 
 
-@pytest.mark.slow
 def test_steps_choose_what_is_recorded(bare: Launcher) -> None:
     result = bare("--backend", "torch", "--steps", "3:6", EXAMPLE, "--steps", "9")
     assert result.code == 0, result.err
@@ -70,7 +70,6 @@ def test_steps_choose_what_is_recorded(bare: Launcher) -> None:
     assert "step 5: loss" in result.out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["crash", "sigterm", "sigint"])
 def test_what_was_recorded_is_kept(bare: Launcher, ends: str) -> None:
     program = bare.script(
@@ -95,7 +94,6 @@ def test_what_was_recorded_is_kept(bare: Launcher, ends: str) -> None:
     assert "aten::ones" in names(result.folder, "cpu_op")
 
 
-@pytest.mark.slow
 def test_sigkill_says_why_there_is_no_trace(bare: Launcher) -> None:
     program = bare.script("import os, torch; os.kill(os.getpid(), 9)")
     result = bare("--backend", "torch", program)
@@ -115,7 +113,6 @@ def test_a_program_that_is_not_python(bare: Launcher) -> None:
     assert "install nsys" in result.err
 
 
-@pytest.mark.slow
 @pytest.mark.nsys
 def test_a_torch_trace_of_the_same_steps_on_one_clock(launch: Launcher, nsys: Nsys) -> None:
     result = launch("--with-torch-trace", "--steps", "3:6", EXAMPLE, "--steps", "9")
@@ -133,7 +130,6 @@ def test_a_torch_trace_of_the_same_steps_on_one_clock(launch: Launcher, nsys: Ns
     assert -1_000_000_000 < low <= high < 1_000_000_000  # a busy machine's marks bound it loosely
 
 
-@pytest.mark.slow
 @pytest.mark.nsys
 def test_overhead_is_measured_on_steps_outside_the_window(launch: Launcher, nsys: Nsys) -> None:
     result = launch("--steps", "10:15", EXAMPLE, "--steps", "27")
