@@ -18,6 +18,7 @@ from typing import Any
 
 from nvprobe.errors import NvprobeError, ToolError, without_folders
 from nvprobe.launch import rundir
+from nvprobe.launch.calibration import for_run
 from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
@@ -325,6 +326,7 @@ class _Run:
             "problem": None,
             "steps": status.steps,
             "overhead": status.overhead.document(),
+            "calibration": for_run(plan.nsys, plan.backend),
             "step_groups": [asdict(group) for group in status.groups],
             "step_periods": {"first": status.first_timed, "host_ns": status.durations_ns},
         }

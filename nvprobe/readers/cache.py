@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvprobe.cache_folder import cache_folder as folder
 from nvprobe.errors import UsageError
 
 __all__ = ["Entry", "clear", "entries", "fingerprint", "folder", "kept", "limit_bytes"]
@@ -38,7 +39,6 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)\s*(?P<unit>[KMGT]?)I?B?")
 _OURS = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{8}-.*")
 """Folders of entries, finished or not: any other folder is the user's."""
-_OFF = frozenset({"0", "off", "no", "false"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,6 @@ class Entry:
     bytes: int
     used: float
     """When it was last used, seconds since the epoch."""
-
-
-def folder() -> Path | None:
-    """Where kept work lies; ``None`` where the user switched it off (``NVPROBE_CACHE=off``)."""
-    wanted = os.environ.get("NVPROBE_CACHE", "").strip()
-    if wanted.lower() in _OFF:
-        return None
-    if wanted:
-        return Path(wanted)
-    try:
-        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    except RuntimeError:  # no home at all
-        return None
-    return Path(home) / "nvprobe"
 
 
 def limit_bytes() -> int:
