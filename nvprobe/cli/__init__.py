@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
-from nvprobe.cli.settings import Settings, default_map, name_variables
+from nvprobe.cli.defaults import check_variables, default_map, name_variables
+from nvprobe.cli.settings import Settings
 from nvprobe.errors import NvprobeError
 from nvprobe.version import __version__
 
@@ -103,21 +104,26 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "NVPROBE"},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="nvprobe")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Which part of a model the GPU spends, loses or waits its time for, and why.
 
-    Start with "nvprobe demo", or with "nvprobe analyze report.sqlite". Options can also stand in
-    [tool.nvprobe] of pyproject.toml (as "depth = 3", or in a table named after the command) and in
-    the environment (NVPROBE_ANALYZE_DEPTH=3).
+    Start with "nvprobe demo", or with "nvprobe analyze report.sqlite". Options that choose what is
+    measured or shown can also stand in [tool.nvprobe] of pyproject.toml (as "depth = 3", or in a
+    table named after the command) and in the environment (NVPROBE_ANALYZE_DEPTH=3).
     """
     assert isinstance(cli, LazyGroup)
+    check_variables(COMMANDS)
     command = cli.get_command(ctx, str(ctx.invoked_subcommand))
     if command is not None:
-        ctx.default_map = {str(command.name): default_map(command, cli.all_commands)}
+        notes: list[str] = []
+        defaults = default_map(command, cli.all_commands, notes.append)
+        ctx.default_map = {str(command.name): defaults}
+        # --quiet is known only when the command has run
+        ctx.call_on_close(lambda: ctx.ensure_object(Settings).note_all(notes))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

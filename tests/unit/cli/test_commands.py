@@ -140,7 +140,9 @@ def test_every_option_can_be_set_by_its_name(capsys, tmp_path, monkeypatch, tabl
     assert expected != plain
     for section in ("tool.nvprobe", "tool.nvprobe.demo"):
         (tmp_path / "pyproject.toml").write_text(f"[{section}]\n{table}\n")
-        assert run(capsys, "demo") == expected
+        code, out, err = run(capsys, "demo")
+        assert (code, out) == expected[:2]
+        assert f"nvprobe: settings from pyproject.toml: {table.split()[0]}\n" in err
     (tmp_path / "pyproject.toml").unlink()
     monkeypatch.setenv(f"NVPROBE_DEMO_{table.split()[0].upper()}", variable)
     assert run(capsys, "demo") == expected
