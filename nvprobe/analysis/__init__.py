@@ -18,6 +18,7 @@ from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.missing import missing
 from nvprobe.analysis.modules import module_ledger_records, module_records
 from nvprobe.analysis.operators import OperatorTable, operator_table
+from nvprobe.analysis.profiler_cost import profiler_cost
 from nvprobe.analysis.ranges import path_quantities
 from nvprobe.analysis.records import lost_launches
 from nvprobe.analysis.result import Analysis
@@ -82,6 +83,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
+        profiler=profiler_cost(evidence),
         places=code_places(attribution),
     )
 

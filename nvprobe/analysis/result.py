@@ -28,6 +28,7 @@ from nvprobe.analysis.model import (
     Steps,
     StepSpread,
 )
+from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.snapshot import SnapshotPeak
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.ledger import Ledger
@@ -76,5 +77,7 @@ class Analysis:
     """Aligned with ``kernels``."""
     work: PathWork | None = None
     """Arithmetic by path, where shapes are recorded."""
+    profiler: ProfilerCost | None = None
+    """A step without its profiler; None without steps."""
     places: CodePlaces | None = None
     """Where ranges begin in the program, where a sidecar tells."""

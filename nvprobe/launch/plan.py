@@ -239,11 +239,6 @@ def _costs(options: LaunchOptions, *, cuda: bool) -> list[str]:
     if not cuda:
         return ["no GPU here: ranges and host time are recorded, no GPU work"]
     notes = []
-    if options.kernels_in_graphs:
-        notes.append(
-            "kernels inside CUDA graphs are traced one by one, which slows graph launches down "
-            "(--graphs-whole records each graph as one)"
-        )
     if options.call_chains:
         notes.append("call chains cost microseconds a synchronising call, and CPU sampling runs")
     return notes

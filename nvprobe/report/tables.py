@@ -41,6 +41,7 @@ def document(analysis: Analysis) -> Row:
         "processes": _processes(analysis),
         "window": {"start_ns": trace.start_ns, "end_ns": trace.end_ns},
         "clock": _clock(trace),
+        "profiler": _profiler(analysis),
         "warnings": list(analysis.warnings),
         "devices": _devices(analysis),
         "ledger": _ledger(analysis),
@@ -115,6 +116,24 @@ def _clock(trace: Trace) -> Row:
     clock = trace.clock
     bounds = None if clock.offset_ns is None else list(clock.offset_ns)
     return {"kind": clock.kind, "offset_ns": bounds, "matched_share": clock.matched_share}
+
+
+def _profiler(analysis: Analysis) -> Row | None:
+    """A step with and without the profiler."""
+    cost = analysis.profiler
+    if cost is None:
+        return None
+    return {
+        "backend": cost.backend,
+        "source": cost.source,
+        "profiled_step_ns": cost.profiled_ns,
+        "unprofiled_step_ns": cost.unprofiled_ns,
+        "unprofiled_bounds_ns": list(cost.bounds_ns),
+        "idle_ns": cost.idle_ns,
+        "profiler_idle_ns": cost.profiler_idle_ns,
+        "records": dataclasses.asdict(cost.records),
+        "costs": dataclasses.asdict(cost.costs),
+    }
 
 
 def _devices(analysis: Analysis) -> list[Row]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from nvprobe.analysis.findings import Finding
 from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.faults import counted
 from nvprobe.report.console.format import percent, place, plain, size, time
@@ -45,7 +46,7 @@ def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
     window = max(window, *(one.saves_ns[1] for one in found))
     return Group(
         Text("Findings", "bold"),
-        *(_one(number, one, window) for number, one in enumerate(found, 1)),
+        *(_one(number, one, window, analysis.profiler) for number, one in enumerate(found, 1)),
     )
 
 
@@ -127,13 +128,15 @@ def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableTyp
     return Group(*lines)
 
 
-def _one(number: int, finding: Finding, window: int) -> RenderableType:
+def _one(
+    number: int, finding: Finding, window: int, profiler: ProfilerCost | None
+) -> RenderableType:
     title = Text(plain(finding.title).plain, _STYLES[finding.severity])
     lines: list[RenderableType] = [title]
     if where := _where(finding):
         lines.append(Text(where))
     if finding.saves_ns[1]:
-        lines.append(Text(f"saves {_saving(finding.saves_ns, window)}"))
+        lines.append(Text(f"saves {_saving(finding.saves_ns, window, profiler)}"))
     lines += [_hanging("→", Text(plain(advice).plain)) for advice in finding.advice[:_ADVICE]]
     return _hanging(f"{number}.", Group(*lines))
 
@@ -170,7 +173,23 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
     return grid
 
 
-def _saving(saves: tuple[int, int], window: int) -> str:
+def _saving(saves: tuple[int, int], window: int, profiler: ProfilerCost | None) -> str:
+    """Milliseconds of the unprofiled step where it is known; never those that torch.profiler made.
+
+    Without steps, and for nsys without a measurement, time of the window.
+    """
     low, high = saves
-    span = f"up to {time(high)}" if not low else f"{time(low)} to {time(high)}"
-    return f"{span} of {time(window)} ({percent(high, window)} at most)"
+    known = profiler is not None and profiler.source == "measured"
+    if profiler is None or (profiler.backend == "nsys" and not known):
+        span = _span(time(low), time(high), low)
+        return f"{span} of {time(window)} ({percent(high, window)} at most)"
+    share = _span(percent(low, window), percent(high, window), low)
+    if not known:
+        return f"{share} of a step"
+    step = profiler.unprofiled_ns
+    span = _span(time(step * low // window), time(step * high // window), low)
+    return f"{share} of a step: {span} of {time(step)} unprofiled"
+
+
+def _span(low: str, high: str, least: int) -> str:
+    return f"{low} to {high}" if least else f"up to {high}"

@@ -24,6 +24,7 @@ from nvprobe.report.console.format import (
     time,
 )
 from nvprobe.report.console.graphs import compiled
+from nvprobe.report.console.profiler import profiler
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView, visible_tree
 from nvprobe.trace import Clock
@@ -296,6 +297,7 @@ def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
 
 SECTIONS = (
     verdict,
+    profiler,
     findings,
     memory_use,
     memory_peak,

@@ -1,0 +1,211 @@
+"""How long a step takes without its profiler, and how much of the idle time is the profiler's.
+
+Measured where ``run.json`` tells (docs/cost.md); else estimated from what was recorded in a step
+and what each record costs. An estimate is coarse: its bounds are no cost at all and twice of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from nvprobe.analysis.findings.model import Evidence
+from nvprobe.attribution.kinds import CATEGORY_KINDS, OWN_DOMAIN
+from nvprobe.attribution.model import Kind
+from nvprobe.trace import (
+    DEFAULT_COSTS,
+    NO_NAME,
+    Column,
+    ProfilingCost,
+    RangeSource,
+    RecordCosts,
+    StepTime,
+    Trace,
+)
+
+__all__ = ["ProfilerCost", "Records", "profiler_cost"]
+
+_LAUNCH = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
+_MODULES = {name for name, kind in CATEGORY_KINDS.items() if kind == Kind.MODULE}
+_SYNC = "sync"
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the profiler recorded in a step on average, each kind apart."""
+
+    calls: float
+    launches: float
+    ranges: float
+    modules: float
+    marks: float
+    operators: float
+    graph_nodes: float
+
+    def host_ns(self, costs: RecordCosts) -> float:
+        """What recording them costs the host."""
+        return (
+            self.calls * costs.call_ns
+            + self.launches * costs.launch_ns
+            + self.ranges * costs.range_ns
+            + self.modules * costs.module_ns
+            + self.marks * costs.mark_ns
+            + self.operators * costs.operator_ns
+        )
+
+    def gpu_ns(self, costs: RecordCosts) -> float:
+        """What it costs the GPU: nodes of CUDA graphs that are traced one by one."""
+        return self.graph_nodes * costs.graph_node_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerCost:
+    """A step with the profiler and without it, elapsed time in nanoseconds."""
+
+    backend: Literal["nsys", "torch"]
+    source: Literal["measured", "estimated"]
+    profiled_ns: int
+    unprofiled_ns: int
+    bounds_ns: tuple[int, int]
+    """Of the unprofiled step; equal to it where a measurement cannot tell its spread."""
+    idle_ns: int | None
+    """Of the profiled step; ``None`` where the steps use several GPUs, or none."""
+    profiler_idle_ns: int | None
+    """How much of ``idle_ns`` the profiler causes."""
+    records: Records
+    costs: RecordCosts
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether profiling costs more than steps vary by."""
+        low, high = self.bounds_ns
+        return self.source == "estimated" or not low <= self.profiled_ns <= high
+
+
+def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
+    """The cost of profiling a step of the leading process; ``None`` without steady steps."""
+    rows = _leading(evidence)
+    if not len(rows):
+        return None
+    trace = evidence.trace
+    told = trace.profiling
+    records = _records(evidence, rows)
+    costs = told.costs if told else DEFAULT_COSTS
+    profiled, busy = _elapsed(evidence, rows), _busy(evidence, rows)
+    if told and told.window:
+        profiled = told.window.step_ns
+    if told and told.bare:
+        source: Literal["measured", "estimated"] = "measured"
+        unprofiled, bounds = told.bare.step_ns, _measured_bounds(told, told.bare)
+    else:
+        source = "estimated"
+        host, gpu = records.host_ns(costs), records.gpu_ns(costs)
+        floor = min(profiled, busy or 0)
+        unprofiled = max(floor, profiled - round(max(host, gpu)))
+        bounds = max(floor, profiled - round(2 * host + gpu)), profiled
+    idle = None if busy is None else max(profiled - busy, 0)
+    return ProfilerCost(
+        backend=_backend(trace),
+        source=source,
+        profiled_ns=profiled,
+        unprofiled_ns=unprofiled,
+        bounds_ns=bounds,
+        idle_ns=idle,
+        profiler_idle_ns=None if idle is None else min(max(profiled - unprofiled, 0), idle),
+        records=records,
+        costs=costs,
+    )
+
+
+def _measured_bounds(told: ProfilingCost, bare: StepTime) -> tuple[int, int]:
+    """The unprofiled step with the spread of both measurements."""
+    spreads = [time.spread_ns for time in (bare, told.window) if time and time.spread_ns]
+    spread = round(float(np.hypot.reduce(spreads))) if spreads else 0
+    return max(0, bare.step_ns - spread), bare.step_ns + spread
+
+
+def _backend(trace: Trace) -> Literal["nsys", "torch"]:
+    """Who recorded the GPU's work."""
+    return "nsys" if any(source.kind.startswith("nsys") for source in trace.sources) else "torch"
+
+
+def _leading(evidence: Evidence) -> Column:
+    """Steady steps, in order, of the process that has most of them."""
+    rows = evidence.steady
+    if not len(rows):
+        return rows
+    process = evidence.steps.process[rows]
+    rows = rows[process == np.bincount(process).argmax()]
+    return rows[np.argsort(evidence.steps.start[rows])]
+
+
+def _elapsed(evidence: Evidence, rows: Column) -> int:
+    """A step's share of the host's time or of the GPU's, whichever is longer."""
+    start, end = evidence.steps.start[rows], evidence.steps.end[rows]
+    host = np.median(np.diff(start)) if len(rows) > 1 else end[0] - start[0]
+    mine = np.isin(evidence.step_of_op, rows) & evidence.trusted
+    if not mine.any():
+        return int(host)
+    ops = evidence.ops
+    return int(max(host, (ops.end[mine].max() - ops.start[mine].min()) / len(rows)))
+
+
+def _busy(evidence: Evidence, rows: Column) -> int | None:
+    """Busy time of a step on its one GPU."""
+    devices = np.unique(evidence.ops.device[np.isin(evidence.step_of_op, rows)])
+    if len(devices) != 1:
+        return None
+    return int(np.median(evidence.steps.gpu_busy_ns[rows]))
+
+
+def _records(evidence: Evidence, rows: Column) -> Records:
+    """Counts over the steady steps, divided by their number."""
+    trace, steps = evidence.trace, evidence.steps
+    process = int(steps.process[rows[0]])
+    begin, end = steps.start[rows], steps.end[rows]
+
+    def mean(of: Column, time: Column, chosen: Column) -> float:
+        """How many of the chosen records of this process begin in a step."""
+        times = np.sort(time[(of == process) & chosen])
+        inside = np.searchsorted(times, end) - np.searchsorted(times, begin)
+        return float(inside.sum()) / len(rows)
+
+    counts = dict.fromkeys(("calls", "launches", "ranges", "modules", "marks", "operators"), 0.0)
+    if (calls := trace.calls) is not None:
+        launch = _has_text(trace, calls.name, starts=_LAUNCH)
+        counts["launches"] = mean(calls.process, calls.start, launch)
+        counts["calls"] = mean(calls.process, calls.start, ~launch)
+    if (ranges := trace.ranges) is not None:
+        operator = ranges.source == RangeSource.OPERATOR
+        module = _has_text(trace, ranges.category, _MODULES) & ~operator
+        counts["operators"] = mean(ranges.process, ranges.start, operator)
+        counts["modules"] = mean(ranges.process, ranges.start, module)
+        written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION)) & ~module
+        counts["ranges"] = mean(ranges.process, ranges.start, written)
+    if (marks := trace.marks) is not None:
+        own = _has_text(trace, marks.domain, {OWN_DOMAIN})
+        own &= _has_text(trace, marks.category, {_SYNC})
+        counts["marks"] = mean(marks.process, marks.time, own)
+    return Records(**counts, graph_nodes=_graph_nodes(evidence, rows))
+
+
+def _graph_nodes(evidence: Evidence, rows: Column) -> float:
+    nodes = evidence.ops.graph_node
+    mine = np.isin(evidence.step_of_op, rows)
+    return float(np.count_nonzero(mine & (nodes != 0))) / len(rows)
+
+
+def _has_text(
+    trace: Trace, names: Column, texts: set[str] | None = None, starts: tuple[str, ...] = ()
+) -> Column:
+    """Bool per row: its name is one of ``texts``, or begins with one of ``starts``."""
+    distinct = np.unique(names[names != NO_NAME])
+    known = trace.texts(distinct)
+    wanted = [
+        row
+        for row, text in zip(distinct.tolist(), known, strict=True)
+        if text is not None and (text in (texts or ()) or text.startswith(starts or ("\0",)))
+    ]
+    return np.isin(names, wanted)

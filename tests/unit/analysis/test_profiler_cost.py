@@ -1,0 +1,159 @@
+"""A step without its profiler: measured, estimated, and what is said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nvprobe.analysis import Analysis
+from nvprobe.analysis.profiler_cost import ProfilerCost, Records
+from nvprobe.report.console.advice import _saving
+from nvprobe.report.console.profiler import profiler
+from nvprobe.report.console.view import TreeView
+from nvprobe.report.tables import document
+from nvprobe.trace import DEFAULT_COSTS, Marks, ProfilingCost, Source, StepTime
+from tests.unit.analysis.scenes import ADD, Scene, analysis_of, loop
+
+MS = 1_000_000
+
+
+def body(scene: Scene) -> None:
+    """10 launches, a call and a read; 1 ms of GPU work in 3 ms of the host's."""
+    for _ in range(10):
+        scene.launch(ADD, 100_000)
+        scene.host(290_000)
+    scene.call("cudaStreamIsCapturing", 10_000)
+    scene.item()
+
+
+def told(bare: StepTime | None, window: StepTime | None = None) -> ProfilingCost:
+    return ProfilingCost("nsys", bare, window, DEFAULT_COSTS, None)
+
+
+def cost_of(analysis: Analysis) -> ProfilerCost:
+    assert analysis.profiler is not None
+    return analysis.profiler
+
+
+def line(analysis: Analysis) -> str:
+    return str(profiler(analysis, TreeView(), 100))
+
+
+def test_what_was_recorded_in_a_step() -> None:
+    cost = cost_of(analysis_of(loop(body)))
+    assert cost.records == Records(3, 10, 1, 0, 0, 0, 0)  # the step itself is the range
+    assert cost.records.host_ns(DEFAULT_COSTS) == 13 * 4_000 + 5_500
+    assert (cost.source, cost.backend) == ("estimated", "nsys")
+
+
+def test_an_estimate_lies_between_no_cost_and_twice_of_it() -> None:
+    analysis = analysis_of(loop(body))
+    cost = cost_of(analysis)
+    steps = analysis.steps
+    assert cost.profiled_ns == np.median(np.diff(steps.start))
+    assert cost.unprofiled_ns == cost.profiled_ns - 57_500
+    assert cost.bounds_ns == (cost.profiled_ns - 115_000, cost.profiled_ns)
+    assert "an estimated" in line(analysis)
+    assert "(not measured)" in line(analysis)
+
+
+def test_an_estimate_is_not_below_the_work_of_the_gpu() -> None:
+    def busy(scene: Scene) -> None:
+        for _ in range(100):
+            scene.launch(ADD, 20_000)
+
+    cost = cost_of(analysis_of(loop(busy)))
+    assert cost.idle_ns is not None
+    assert cost.bounds_ns[0] == cost.profiled_ns - cost.idle_ns == 2 * MS
+
+
+def test_marks_of_synchronizations_and_nodes_of_graphs_cost_too() -> None:
+    def replays(scene: Scene) -> None:
+        scene.replay(50, 10_000, 1_000)
+        scene.host(MS)
+
+    scene = loop(replays)
+    trace = scene.trace()
+    starts = [start for start, _end, name in scene.ranges if name.startswith("step")]
+    texts = [*trace.strings.to_pylist(), "nvprobe", "sync"]
+    zero = np.zeros(4, np.int64)
+    changed: dict[str, object] = {
+        "strings": pa.array(texts),
+        "marks": Marks(zero, zero, np.array(starts) + 5, zero, zero + len(texts) - 2,
+                       zero + len(texts) - 1),
+    }  # fmt: skip
+    cost = cost_of(analysis_of(scene, **changed))
+    assert (cost.records.marks, cost.records.graph_nodes) == (1, 50)
+    assert cost.records.gpu_ns(DEFAULT_COSTS) == 50 * 1_100
+
+
+def test_a_measured_step_and_the_idle_time_that_is_the_profilers() -> None:
+    profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(3 * MS, None, 5, 1))
+    analysis = analysis_of(loop(body), profiling=profiling)
+    cost = cost_of(analysis)
+    assert (cost.source, cost.profiled_ns, cost.unprofiled_ns) == ("measured", 3 * MS, 2 * MS)
+    assert cost.bounds_ns == (1_900_000, 2_100_000)
+    assert cost.idle_ns == 3 * MS - 1_001_000
+    assert cost.profiler_idle_ns == MS
+    assert line(analysis) == (
+        "A step takes 3.00 ms profiled, 2.00 ms ± 100 µs unprofiled; 50% of its idle time "
+        "(2.00 ms) is the profiler's"
+    )
+
+
+def test_the_profiler_causes_no_more_idle_time_than_there_is() -> None:
+    profiling = told(StepTime(MS // 2, 1_000, 10, 2), StepTime(3 * MS, None, 5, 1))
+    cost = cost_of(analysis_of(loop(body), profiling=profiling))
+    assert cost.profiler_idle_ns == cost.idle_ns
+
+
+def test_a_difference_below_the_spread_is_not_called_one() -> None:
+    profiling = told(StepTime(2_900_000, 200_000, 10, 2), StepTime(3 * MS, None, 5, 1))
+    text = line(analysis_of(loop(body), profiling=profiling))
+    assert text.endswith("unprofiled: profiling costs less than steps vary by")
+
+
+def test_without_steps_there_is_no_cost_of_a_step() -> None:
+    scene = Scene()
+    body(scene)
+    analysis = analysis_of(scene)
+    assert analysis.profiler is None
+    assert profiler(analysis, TreeView(), 100) is None
+    assert document(analysis)["profiler"] is None
+
+
+def test_the_json_says_the_same() -> None:
+    profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(3 * MS, None, 5, 1))
+    row = document(analysis_of(loop(body), profiling=profiling))["profiler"]
+    assert row["unprofiled_step_ns"] == 2 * MS
+    assert row["unprofiled_bounds_ns"] == [1_900_000, 2_100_000]
+    assert row["records"]["launches"] == 10
+    assert row["costs"]["source"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("profiling", "kind", "expected"),
+    [
+        (None, "nsys-sqlite", "up to 3.00 ms of 12.0 ms (25.0% at most)"),
+        (told(StepTime(2 * MS, 1, 10, 2)), "nsys-sqlite",
+         "up to 25.0% of a step: up to 500 µs of 2.00 ms unprofiled"),
+        (None, "torch-trace", "up to 25.0% of a step"),
+        (told(StepTime(2 * MS, 1, 10, 2)), "torch-trace",
+         "up to 25.0% of a step: up to 500 µs of 2.00 ms unprofiled"),
+    ],
+)  # fmt: skip
+def test_no_saving_is_promised_in_milliseconds_that_the_profiler_made(
+    profiling: ProfilingCost | None, kind: str, expected: str
+) -> None:
+    analysis = analysis_of(loop(body), profiling=profiling, sources=(Source(kind, "scene"),))
+    assert _saving((0, 3 * MS), 12 * MS, analysis.profiler) == expected
+
+
+def test_the_window_of_a_gpu_bound_loop_is_what_the_gpu_takes() -> None:
+    def behind(scene: Scene) -> None:
+        for _ in range(10):
+            scene.launch(ADD, 800_000)
+
+    analysis = analysis_of(loop(behind))
+    assert cost_of(analysis).profiled_ns == pytest.approx(8 * MS, rel=0.01)
