@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvprobe.errors import ToolError
+from nvprobe.private_exports import drop_private_rows, private_folder, settle
 
 __all__ = ["Nsys", "candidates", "export", "find_importer", "find_nsys", "import_qdstrm", "probe"]
 
@@ -154,16 +155,22 @@ def export(
 ) -> Path:
     """Export ``report`` with ``nsys export``; ``kind`` is ``sqlite`` or ``parquetdir``.
 
+    The environments that nsys recorded are not in it, and only its owner can read it.
+
     Raises:
         ToolError: nsys failed, hung, or wrote nothing; the message carries its last line.
 
     """
     argv = [os.fspath(nsys.path), "export", "--type", kind, "--force-overwrite", "true"]
     argv += [f"{_PAYLOADS}=true"] if _offers_payloads(nsys) else []
-    argv += ["--output", os.fspath(output), os.fspath(report)]
-    log = _ask(argv, timeout_s)
-    if not output.exists() or not output.stat().st_size:
-        raise ToolError(f"nsys export wrote no {output.name} from {report.name}: {_last_line(log)}")
+    with private_folder(beside=output) as folder:
+        made = folder / output.name
+        log = _ask([*argv, "--output", os.fspath(made), os.fspath(report)], timeout_s)
+        if not made.exists() or not made.stat().st_size:
+            said = _last_line(log)
+            raise ToolError(f"nsys export wrote no {made.name} from {report.name}: {said}")
+        drop_private_rows(made)
+        settle(made, output)
     return output
 
 

@@ -184,11 +184,13 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
 
 def _tell(settings: Settings, outcome: Outcome) -> None:
     """Notes, then what was written and what to do with it; stdout stays the program's."""
+    from nvprobe.launch.redaction import redacted
+
     who = "nvprobe" if outcome.rank is None else f"nvprobe, rank {outcome.rank}"
     for note in outcome.notes:
-        settings.note(f"{who}: {note}")
+        settings.note(f"{who}: {redacted(note)}")
     if outcome.problem:
-        click.echo(f"{who}: {outcome.problem}", err=True)
+        click.echo(f"{who}: {redacted(outcome.problem)}", err=True)
     if settings.as_json:
         run = outcome.folder / "run.json"
         click.echo(

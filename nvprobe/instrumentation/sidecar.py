@@ -63,9 +63,9 @@ class _File:
 
     def create(self) -> int:
         """Open the file for appending and begin it; O_APPEND keeps threads' lines whole."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.descriptor = os.open(self.path(), flags, 0o644)
+        self.descriptor = os.open(self.path(), flags, 0o600)
         self.append(_header())
         return self.descriptor
 

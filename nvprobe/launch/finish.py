@@ -162,7 +162,9 @@ def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -
         )
         words += ["-q"] * options.quiet + ["-v"] * options.verbose
         try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False, umask=0o077
+            )
         except KeyboardInterrupt:
             return [
                 *notes,

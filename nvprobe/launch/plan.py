@@ -18,6 +18,7 @@ from typing import Literal
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.launch.nsys import profile_argv, trigger_for
 from nvprobe.launch.options import LaunchOptions, Window
+from nvprobe.launch.redaction import redacted_words
 from nvprobe.launch.rundir import REPORT
 from nvprobe.launch.settings import Settings, TorchActivities
 from nvprobe.launch.target import BOOTSTRAP, Target, instrumented
@@ -114,13 +115,13 @@ class Plan:
         return replace(self, backend="torch", nsys=None, options=options, notes=[*self.notes, note])
 
     def text(self, folder: Path) -> str:
-        """The commands, for ``--dry-run``."""
+        """The commands, for ``--dry-run``; what looks like a secret is starred out."""
         words = list(self.target.argv)
         if self.backend == "nsys":
             words = self.nsys_argv(folder, words)
         shown = self.environ(folder, folder.absolute())
         variables = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-        return " \\\n".join([*variables, shlex.join(words)])
+        return " \\\n".join([*variables, shlex.join(redacted_words(words))])
 
 
 def make_plan(

@@ -26,6 +26,7 @@ from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
+from nvprobe.launch.redaction import redacted, redacted_words
 from nvprobe.launch.target import Target, resolve
 from nvprobe.launch.verify import (
     DISK_FULL,
@@ -50,6 +51,12 @@ up too late on a machine under load or as another nsys began, or waited for a lo
 held."""
 _REFUSED = re.compile("Illegal |unrecogni[sz]ed option|nvalid argument", re.IGNORECASE)
 """What nsys says of an option, or a value of one, that it does not take (2022.4, 2025.3)."""
+
+
+_ENVIRONMENT_IN_REPORT = (
+    "{} holds the environment of this machine's processes, as nsys writes it; {} does not: "
+    "hand that on"
+)
 
 
 @dataclass
@@ -114,7 +121,8 @@ def dry_run(
         plan = make_plan(resolve(command, module=module), options)
         return "\n".join([*(f"# {note}" for note in plan.notes), plan.text(folder)])
     each = make_plan(job.program, options).text(folder / "rankN")
-    outer = shlex.join(job.with_inner(_inner_command(job, folder, inner_words)))
+    words = job.with_inner(_inner_command(job, folder, inner_words))
+    outer = shlex.join(redacted_words(words))
     return f"{outer}\n# and on each rank:\n{each}"
 
 
@@ -170,6 +178,7 @@ class _Run:
         self._write_run_json(None, None, WindowStatus())
         with _temporary_folder() as temporary:
             ending = self._run(temporary)
+            rundir.keep_private(self.folder)
             status = WindowStatus.read(temporary)
             outcome = Outcome(1 if ending.code is None else ending.code, self.folder)
             outcome.rank = self.place.rank if self.in_job else None
@@ -186,6 +195,7 @@ class _Run:
             shown = self.folder if alone else Path()
             outcome.notes += analyse_runs([self.folder], shown, self.options)
             outcome.files += self.folder.glob(ANALYSIS)
+        rundir.keep_private(self.folder)
         return outcome
 
     def _run(self, temporary: Path) -> Ending:
@@ -297,6 +307,7 @@ class _Run:
             outcome.problem = f"the report was written but not exported: {why}"
             return
         outcome.files.append(exported)
+        outcome.notes.append(_ENVIRONMENT_IN_REPORT.format(capture.report.name, exported.name))
         outcome.notes += check_capture(exported, self.folder, self.plan)
 
     def _write_run_json(
@@ -322,7 +333,7 @@ class _Run:
             "signal": None,
             "duration_s": None,
             "files": [],
-            "notes": [without_folders(note) for note in plan.notes],
+            "notes": [_fit_to_keep(note) for note in plan.notes],
             "problem": None,
             "steps": status.steps,
             "overhead": status.overhead.document(),
@@ -336,10 +347,14 @@ class _Run:
                 "signal": ending.signal,
                 "duration_s": round(time.time() - self.started, 3),
                 "files": [file.name for file in outcome.files],
-                "notes": [without_folders(note) for note in plan.notes + outcome.notes],
-                "problem": without_folders(outcome.problem) if outcome.problem else None,
+                "notes": [_fit_to_keep(note) for note in plan.notes + outcome.notes],
+                "problem": _fit_to_keep(outcome.problem) if outcome.problem else None,
             }
         rundir.write_json(self.folder / "run.json", document)
+
+
+def _fit_to_keep(line: str) -> str:
+    return redacted(without_folders(line))
 
 
 def _speaks_for_the_job(place: Placement, options: LaunchOptions) -> bool:
@@ -386,4 +401,4 @@ def _tell(options: LaunchOptions, notes: Sequence[str]) -> None:
     """Notes for the user go to stderr: stdout is the program's."""
     if not options.quiet:
         for note in notes:
-            print(f"nvprobe: {note}", file=sys.stderr, flush=True)
+            print(f"nvprobe: {redacted(note)}", file=sys.stderr, flush=True)

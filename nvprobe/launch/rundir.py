@@ -3,6 +3,8 @@
 A run's folder holds ``report.nsys-rep`` and its export, ``sidecar.<rank>.<pid>.jsonl``, a torch
 trace where asked for, ``run.json``, ``analysis.json`` and ``report.html``. ``run.json`` (schema
 ``nvprobe.run/1``) says what was run and how it ended; nothing in it comes from the environment.
+Only its owner can enter the folder and read the files, whatever the umask: a capture holds names,
+command lines and, in nsys's own report, the environment of the whole machine.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.errors import UsageError
+from nvprobe.launch.redaction import redacted_words
 from nvprobe.ranks import Placement
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "REPORT",
     "create",
     "create_for_rank",
+    "keep_private",
     "of_ranks",
     "plain_words",
     "write_json",
@@ -49,7 +54,6 @@ _OURS = (
     "rank[0-9]*",
     "process[0-9]*",
 )
-_SECRET = re.compile(r"(key|token|secret|passw|credential)", re.IGNORECASE)
 
 
 def create(wanted: Path | None, name: str, *, force: bool) -> Path:
@@ -69,6 +73,7 @@ def create(wanted: Path | None, name: str, *, force: bool) -> Path:
             f"{wanted} holds an earlier run: give another -o, or --force to replace it"
         )
     _remove(ours)
+    _restrict_if_empty(folder)
     return folder
 
 
@@ -93,6 +98,7 @@ def create_for_rank(
     key = job_key(environ)
     shared = wanted or Path(PARENT) / f"{name}-{key}"
     _make(shared)
+    _restrict_if_empty(shared)
     _claim(shared, hashlib.sha256(key.encode()).hexdigest()[:16], force=force)
     stem = f"process{os.getpid()}" if place.rank is None else f"rank{place.rank}"
     return _first_free(shared / stem)
@@ -130,7 +136,8 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON file as a whole: a reader never sees half of it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        partial.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        with open(partial, "w", encoding="utf-8", opener=_private_opener) as text:
+            text.write(json.dumps(document, indent=1) + "\n")
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
@@ -138,18 +145,25 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
 
 def plain_words(words: Sequence[str]) -> list[str]:
     """A command fit for ``run.json``: absolute paths by their last part, secrets starred out."""
-    plain = []
-    hide = False
-    for word in words:
-        option, equals, value = word.partition("=")
-        if hide and not word.startswith("-"):
-            plain.append("***")
-        elif equals:
-            plain.append(f"{option}={'***' if _SECRET.search(option) else _last_part(value)}")
-        else:
-            plain.append(_last_part(word))
-        hide = word.startswith("-") and not equals and _SECRET.search(word) is not None
-    return plain
+    parts = (word.partition("=") for word in words)
+    return redacted_words(
+        [
+            f"{option}={_last_part(value)}" if equals else _last_part(option)
+            for option, equals, value in parts
+        ]
+    )
+
+
+def keep_private(folder: Path) -> None:
+    """Take what a run wrote from all but its owner: nsys writes its report for all to read."""
+    for path in _ours_in(folder):
+        if not path.is_symlink():
+            _restrict(path)
+
+
+def _restrict(path: Path) -> None:
+    with suppress(OSError):  # on a file system without modes there is nothing to do
+        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _last_part(word: str) -> str:
@@ -158,11 +172,19 @@ def _last_part(word: str) -> str:
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise _cannot_write(folder, error) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{folder} cannot be written: give a folder of your own with -o")
+
+
+def _restrict_if_empty(folder: Path) -> None:
+    """Close a folder to others; not one that holds the user's own files, or that all share."""
+    found = folder.stat()
+    shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
+    if not shared and not any(folder.iterdir()):
+        _restrict(folder)
 
 
 def _first_free(folder: Path) -> Path:
@@ -170,11 +192,12 @@ def _first_free(folder: Path) -> Path:
     for number in range(1, 10_000):
         free = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         try:
-            free.mkdir(parents=True)
+            free.mkdir(parents=True, mode=0o700)
         except FileExistsError:
             continue
         except OSError as error:
             raise _cannot_write(folder, error) from None
+        _restrict(free)
         return free
     raise UsageError(f"{folder} and 9999 more exist: remove some, or give another -o")
 
@@ -186,7 +209,7 @@ def _claim(shared: Path, key: str, *, force: bool) -> None:
     """
     mark = shared / "job.json"
     try:
-        with mark.open("a+", encoding="utf-8") as file:
+        with open(mark, "a+", encoding="utf-8", opener=_private_opener) as file:
             with suppress(OSError):  # a file system without locks: only clearing needs one
                 fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -199,6 +222,13 @@ def _claim(shared: Path, key: str, *, force: bool) -> None:
             file.write(json.dumps({"schema": "nvprobe.job/1", "job": key}))
     except OSError as error:
         raise _cannot_write(shared, error) from None
+
+
+def _private_opener(file: str, flags: int) -> int:
+    descriptor = os.open(file, flags, 0o600)
+    with suppress(OSError):  # of another user: it is that one's to protect
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _job_of(text: str) -> str | None:

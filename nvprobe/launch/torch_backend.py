@@ -72,6 +72,7 @@ class TorchProfiler:
         partial = self.file.with_name(f".{self.file.name}")
         try:
             profiler.export_chrome_trace(os.fspath(partial))
+            partial.chmod(0o600)  # names and shapes of the program are its owner's
             partial.replace(self.file)
         finally:
             with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -205,8 +206,8 @@ def export_report(
 
     """
     large = wide or report.stat().st_size > _LARGE_REPORT
-    parquet = nsys.supports("--export", "parquetdir") and (kind == "parquet" or large)
-    if parquet and kind != "sqlite":
+    wanted = kind == "parquet" or (kind == "auto" and large and find_spec("pyarrow") is not None)
+    if wanted and nsys.supports("--export", "parquetdir"):
         folder = report.with_name(f"{report.stem}_pqtdir")
         return export(nsys, report, folder, "parquetdir", timeouts.export_s)
     return export(nsys, report, report.with_suffix(".sqlite"), "sqlite", timeouts.export_s)

@@ -188,6 +188,7 @@ class StepWatch:
         file = self.status / f"window.{self.pid}.json"
         partial = file.with_suffix(".part")
         try:
+            partial.touch(0o600)
             partial.write_text(json.dumps(document), "utf-8")
             partial.replace(file)
         except OSError as error:

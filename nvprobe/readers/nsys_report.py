@@ -79,6 +79,7 @@ def keep_export(report: Path) -> Path:
     with exported(report) as database:
         try:
             with database.open("rb") as source, target.open("xb") as sink:
+                target.chmod(0o600)
                 shutil.copyfileobj(source, sink)
         except OSError as error:
             remedy = "the folder of the report must be writable"

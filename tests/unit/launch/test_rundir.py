@@ -14,6 +14,7 @@ from nvprobe.launch.rundir import (
     create,
     create_for_rank,
     job_key,
+    keep_private,
     of_ranks,
     plain_words,
     write_json,
@@ -122,3 +123,42 @@ def test_the_lowest_rank_comes_first(tmp_path: Path) -> None:
     for name in (*reversed(names), "elsewhere"):  # rank0 recorded nothing
         (tmp_path / name / "run.json").touch()
     assert [folder.name for folder in of_ranks(tmp_path)] == names
+
+
+@pytest.mark.parametrize("umask", [0, 0o22, 0o277])
+def test_a_run_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        (tmp_path / "empty").mkdir(mode=0o755)
+        folders = [
+            create(tmp_path / "empty", "x", force=False),
+            create(tmp_path / "new", "x", force=False),
+            create_for_rank(tmp_path / "job", "x", Placement(rank=0), {}),
+        ]
+        for folder in folders:
+            write_json(folder / "run.json", {})
+            for name in ("report.nsys-rep", "report.sqlite", "nsys.log", "trace.0.1.json.gz"):
+                (folder / name).touch()
+                (folder / name).chmod(0o664)  # as nsys does, whatever the umask
+            keep_private(folder)
+    finally:
+        os.umask(before)
+    found = list(tmp_path.rglob("*"))
+    assert len(found) == 4 + 3 * 5 + 1
+    wrong = {path.name for path in found if path.stat().st_mode & 0o777 != _private(path)}
+    assert not wrong
+
+
+def _private(path: Path) -> int:
+    return 0o700 if path.is_dir() else 0o600
+
+
+def test_a_folder_of_the_users_own_stays_open(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "notes.txt").touch(0o644)
+    (tmp_path / "report.elsewhere").symlink_to(tmp_path / "notes.txt")
+    create(tmp_path, "x", force=True)
+    (tmp_path / "report.nsys-rep").symlink_to(tmp_path / "notes.txt")
+    keep_private(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "notes.txt").stat().st_mode & 0o777 == 0o644
