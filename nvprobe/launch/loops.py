@@ -50,10 +50,10 @@ def _torch_profiler(torch: Any) -> Iterator[None]:
 def measure(torch: Any) -> dict[str, float]:
     """Median nanoseconds of an iteration of each loop; those on the GPU only where there is one."""
     cuda = torch.cuda.is_available()
-    on_host = torch.zeros(1)
+    on_host, one = torch.zeros(1), torch.ones(1)
     label = emitter.label("range", emitter.Category.USER)
     loops: dict[str, Callable[[], object]] = {
-        "operator": lambda: on_host.add_(1),
+        "operator": lambda: on_host.add_(one),  # of a number: five operators
         "range": lambda: (emitter.push(label), emitter.pop()),
     }
     if cuda:
