@@ -15,6 +15,7 @@ from pathlib import Path
 from nvprobe.attribution import attribute
 from nvprobe.errors import InputError, UsageError
 from nvprobe.merging.clock import Offset, clock_offset, thread_rows
+from nvprobe.merging.graph_nodes import NODES, with_nodes
 from nvprobe.merging.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.merging.overlay import merged
 from nvprobe.merging.sequence import Match, match_kernels
@@ -65,6 +66,8 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     if sidecars:
         whole = merge_sidecars(whole, [read_sidecar(path) for path in sidecars])
     profiling = read_profiling_cost([*profiles, *traces][0])
+    if profiles and (profiles[0].parent / NODES / "run.json").is_file():
+        whole = with_nodes(whole, load(profiles[0].parent / NODES))
     return dataclasses.replace(whole, profiling=profiling, warnings=(*notes, *whole.warnings))
 
 
