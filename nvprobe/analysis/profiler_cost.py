@@ -192,6 +192,10 @@ def _records(evidence: Evidence, rows: Column) -> Records:
 
 
 def _graph_nodes(evidence: Evidence, rows: Column) -> float:
+    """Those that were traced as such: of ``--accurate`` they were in another run."""
+    told = evidence.trace.profiling
+    if told is not None and told.graph_nodes is False:
+        return 0.0
     nodes = evidence.ops.graph_node
     mine = np.isin(evidence.step_of_op, rows)
     return float(np.count_nonzero(mine & (nodes != 0))) / len(rows)

@@ -12,7 +12,7 @@ from nvprobe.cli.settings import Settings, common_options
 
 if TYPE_CHECKING:
     from nvprobe.launch.options import LaunchOptions
-    from nvprobe.launch.run import Outcome
+    from nvprobe.launch.outcome import Outcome
 
 __all__ = ["command"]
 
@@ -78,6 +78,11 @@ class _OptionsBeforeProgram(click.Command):
     "--kernels-in-graphs/--graphs-whole",
     default=True,
     help="Record each kernel of a CUDA graph (slower), or the graph as one.",
+)
+@click.option(
+    "--accurate",
+    is_flag=True,
+    help="Run the program twice: CUDA graphs whole for times, by node for what is in them.",
 )
 @click.option("--gpu-metrics", is_flag=True, help="Sample GPU counters at 20 kHz (large files).")
 @click.option(
@@ -165,9 +170,9 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
         else Window(delay_s=given["delay"], duration_s=given["duration"])
     )
     same = (
-        "output force backend warmup depth modules kernels_in_graphs gpu_metrics sync_lines "
-        "call_chains python_backtraces python_samples memory_usage os_calls with_torch_trace "
-        "export_kind"
+        "output force backend warmup depth modules kernels_in_graphs accurate gpu_metrics "
+        "sync_lines call_chains python_backtraces python_samples memory_usage os_calls "
+        "with_torch_trace export_kind"
     )
     return LaunchOptions(
         **{name: given[name] for name in same.split()},

@@ -62,6 +62,7 @@ class LaunchOptions:
     depth: int | None = None
     modules: tuple[str, ...] = ()
     kernels_in_graphs: bool = True
+    accurate: bool = False
     gpu_metrics: bool = False
     sync_lines: bool = True
     call_chains: bool = False

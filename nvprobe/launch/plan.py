@@ -140,6 +140,8 @@ def make_plan(
     options = _settle_window(options, nsys, notes)
     runnable = _instrument(target, options, notes)
     if nsys is None:
+        if options.accurate:
+            raise UsageError("--accurate needs nsys: torch.profiler traces CUDA graphs by node")
         if runnable == target:
             raise UsageError(_needs_python(target, options))
         return Plan("torch", runnable, target, options, None, cuda, notes)

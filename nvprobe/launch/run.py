@@ -12,16 +12,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nvprobe.errors import NvprobeError, ToolError, without_folders
+from nvprobe.errors import NvprobeError, ToolError, UsageError, without_folders
 from nvprobe.launch import rundir
+from nvprobe.launch.accurate import run_twice, two_plans
 from nvprobe.launch.calibration import for_run
 from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.outcome import Outcome
 from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
@@ -59,24 +61,6 @@ _ENVIRONMENT_IN_REPORT = (
 )
 
 
-@dataclass
-class Outcome:
-    """A finished launch: the program's exit code and what was kept of it."""
-
-    code: int
-    folder: Path
-    files: list[Path] = field(default_factory=list)
-    rank: int | None = None
-    """In a job that nvprobe started: whose outcome it is."""
-    notes: list[str] = field(default_factory=list)
-    problem: str | None = None
-
-    @property
-    def captured(self) -> bool:
-        """Whether there is something to analyse: a report or a trace, not a sidecar alone."""
-        return any(not file.name.startswith("sidecar.") for file in self.files)
-
-
 def launch(
     command: Sequence[str],
     options: LaunchOptions,
@@ -97,18 +81,26 @@ def launch(
 
     """
     job = None if module else find_job(command)
+    place = placement()
+    if options.accurate and (job is not None or place.rank is not None):
+        raise UsageError(
+            "--accurate runs the program twice, which ranks of a job cannot: launch one process"
+        )
     if job is not None:
         return _launch_job(job, options, inner_words)
     target = resolve(command, module=module)
     target.check()
-    place = placement()
     if options.ranks is not None and place.rank is not None and place.rank not in options.ranks:
         os.execvp(target.argv[0], list(target.argv))  # noqa: S606 - unprofiled ranks run as they are
     plan = make_plan(target, options)
     folder = _folder(target, options, place, in_job=in_job)
     if not in_job or _speaks_for_the_job(place, options):
         _tell(options, plan.notes)
-    return _Run(plan, folder, place, in_job=in_job).carry_out()
+
+    def run(plan: Plan, folder: Path) -> Outcome:
+        return _Run(plan, folder, place, in_job=in_job).carry_out()
+
+    return run_twice(plan, folder, run) if options.accurate else run(plan, folder)
 
 
 def dry_run(
@@ -119,7 +111,11 @@ def dry_run(
     folder = options.output or Path(rundir.PARENT) / "RUN"
     if job is None:
         plan = make_plan(resolve(command, module=module), options)
-        return "\n".join([*(f"# {note}" for note in plan.notes), plan.text(folder)])
+        texts = [plan.text(folder)]
+        if options.accurate:
+            whole, nodes = two_plans(plan)
+            texts = [whole.text(folder), nodes.text(folder / rundir.GRAPH_NODES)]
+        return "\n".join([*(f"# {note}" for note in plan.notes), *texts])
     each = make_plan(job.program, options).text(folder / "rankN")
     words = job.with_inner(_inner_command(job, folder, inner_words))
     outer = shlex.join(redacted_words(words))

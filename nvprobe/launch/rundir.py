@@ -27,6 +27,7 @@ from nvprobe.launch.redaction import redacted_words
 from nvprobe.ranks import Placement
 
 __all__ = [
+    "GRAPH_NODES",
     "PARENT",
     "REPORT",
     "create",
@@ -39,6 +40,8 @@ __all__ = [
 
 PARENT = "nvprobe-runs"
 """Where runs go that were given no folder, below the working directory."""
+GRAPH_NODES = "graph_nodes"
+"""Below the folder of a run with whole CUDA graphs: the run that traced their nodes."""
 REPORT = "report"
 """Name of the nsys report, without suffix."""
 
@@ -51,6 +54,7 @@ _OURS = (
     "job.json",
     "analysis.json",
     "nsys.log",
+    "graph_nodes",
     "rank[0-9]*",
     "process[0-9]*",
 )

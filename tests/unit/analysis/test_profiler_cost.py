@@ -86,6 +86,9 @@ def test_marks_of_synchronizations_and_nodes_of_graphs_cost_too() -> None:
     cost = cost_of(analysis_of(scene, **changed))
     assert (cost.records.marks, cost.records.graph_nodes) == (1, 50)
     assert cost.records.gpu_ns(DEFAULT_COSTS) == 50 * 1_100
+    assert "tracing 50 nodes of CUDA graphs one by one" in line(analysis_of(scene))
+    whole = ProfilingCost("nsys", None, None, DEFAULT_COSTS, graph_nodes=False)
+    assert "CUDA graphs" not in line(analysis_of(scene, profiling=whole)), "of another run"
 
 
 def test_a_measured_step_and_the_idle_time_that_is_the_profilers() -> None:
