@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nvprobe.instrumentation.instrument import instrument
     from nvprobe.instrumentation.ranges import range  # noqa: A004
     from nvprobe.instrumentation.steps import step, steps
+    from nvprobe.instrumentation.windows import window
     from nvprobe.merging.load import load
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "range": "nvprobe.instrumentation.ranges",
     "step": "nvprobe.instrumentation.steps",
     "steps": "nvprobe.instrumentation.steps",
+    "window": "nvprobe.instrumentation.windows",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "range",
     "step",
     "steps",
+    "window",
 ]
 
 

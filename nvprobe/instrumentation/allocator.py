@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from nvprobe.instrumentation import sidecar, steps, torch_hooks
+from nvprobe.instrumentation import awake, sidecar, steps, torch_hooks
 from nvprobe.instrumentation.hooks import after_import
 
 __all__ = ["COLUMNS", "install", "uninstall"]
@@ -31,6 +31,8 @@ COLUMNS = (
     "out_of_memory",
 )
 PAUSE = 100
+ASLEEP_PAUSE = 1000
+"""Outside the window: a thousandth of the program's time."""
 LOOK_AGAIN = 64
 """Readings after which devices are looked for that were not used before."""
 
@@ -54,7 +56,8 @@ class _Sampler:
             self._read(done)
         finally:  # what fails takes its time, too
             end = time.perf_counter_ns()
-            self.due = end + PAUSE * (end - start)
+            pause = PAUSE if awake.now else ASLEEP_PAUSE
+            self.due = end + pause * (end - start)
 
     def _read(self, done: int) -> None:
         read = torch_hooks.allocator_counters()

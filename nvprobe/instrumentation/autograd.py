@@ -16,8 +16,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nvprobe.instrumentation import awake, emitter, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import emitter, torch_hooks
 from nvprobe.instrumentation.hooks import Hooks, after_import
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         """The engine's entry, with names for the nodes that it runs."""
+        if compiling_module.compiling() or not awake.now:
+            return original(*args, **kwargs)
         import torch
 
-        end = None if compiling_module.compiling() else _begin(torch)
+        end = _begin(torch)
         if end is None:
             return original(*args, **kwargs)
         try:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import emitter, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, emitter, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.frames import uncounted
 from nvprobe.instrumentation.hooks import Hooks, after_import
@@ -93,7 +93,7 @@ def _ranged(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         """The same, in a range with group and bytes; what it calls of these is part of it."""
-        if not _hooks.active or _is_compiling() or _inside.collective:
+        if not _hooks.active or _is_compiling() or not awake.now or _inside.collective:
             return original(*args, **kwargs)
         return _called(op, original, args, kwargs)
 

@@ -13,7 +13,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import breaks, emitter, provenance, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, breaks, emitter, provenance, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.hooks import Hooks
 
@@ -84,6 +84,8 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
 
     def run_forward(inputs: Any) -> Any:
         """Call a forward graph inside its range."""
+        if not awake.now:
+            return call(inputs)
         emitter.push(label)
         try:
             return call(inputs)
@@ -92,6 +94,8 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
 
     def run_backward(inputs: Any) -> Any:
         """Call a backward graph inside its range, which carries the node's sequence number."""
+        if not awake.now:
+            return call(inputs)
         emitter.push(_with_sequence(name) if emitter.listening() else label)
         try:
             return call(inputs)

@@ -31,6 +31,7 @@ __all__ = [
     "Backend",
     "Category",
     "Label",
+    "backend",
     "domain",
     "is_known",
     "label",
@@ -263,6 +264,11 @@ def use(backend: Backend) -> None:
         push, pop, mark = _open_scope, _close_scope, _mark_scope
     elif backend == "nvtx" and _live is not None:
         push, pop, mark = _live.push_range, _live.pop_range, _live.mark
+
+
+def backend() -> Backend:
+    """Where ranges and marks go."""
+    return _backend
 
 
 def listening() -> bool:

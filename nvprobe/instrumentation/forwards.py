@@ -27,8 +27,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import emitter, places, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Label
 from nvprobe.instrumentation.frames import uncounted
 
@@ -139,9 +139,10 @@ def thread_id() -> int:
 def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
+    instrumentation = awake
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
     is_compiling = compiling_module.compiling
-    due, note, nothing = places.due, places.called, emitter.nothing
+    due, note = places.due, places.called
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The class's forward, inside a range where the module has a record."""
@@ -152,16 +153,16 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             record = here.find_root(self, owner) if here.find_root else None
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
-                if side.is_open():
+                if instrumentation.now and side.is_open():
                     record.calls += 1
                     if due(record.calls):
                         note(record, None)
                 return call_root(original, record, self, args, kwargs)
             return original(self, *args, **kwargs)
+        if not instrumentation.now:
+            return original(self, *args, **kwargs)
         number = here._next_sequence if side.is_open() else None
         if number is None:
-            if emit.push is nothing:  # nobody listens: half of what a range costs is to say so
-                return original(self, *args, **kwargs)
             emit.push(record.label)
             try:
                 return original(self, *args, **kwargs)
@@ -205,6 +206,8 @@ def call(
     kwargs: dict[str, Any],
 ) -> Any:
     """What the wrapper does, for roots."""
+    if not awake.now:
+        return original(module, *args, **kwargs)
     number = _next_sequence if sidecar.is_open() else None
     first, start = (number(), time.time_ns()) if number else (0, 0)
     emitter.push(record.label)  # type: ignore[arg-type]
@@ -296,7 +299,7 @@ def _prepare() -> None:
     global _next_sequence
     compiling_module.bind()
     _next_sequence = torch_hooks.sequence_number()
-    ours = (emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
+    ours = (awake, emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 
 
@@ -315,16 +318,20 @@ def add_hooks(module: nn.Module, record: Record) -> None:
     label = cast("Label", record.label)
     compiling = compiling_module.compiling
 
+    open_ranges = threading.local()
+
     def enter(module: object, args: object) -> None:
         """Open the range."""
-        if not compiling():
+        if not compiling() and awake.now:
             if sidecar.is_open():
                 places.called(record, record.within)
+            open_ranges.depth = getattr(open_ranges, "depth", 0) + 1
             emitter.push(label)
 
     def leave(module: object, args: object, output: object) -> None:
         """Close the range, also after an exception."""
-        if not compiling():
+        if not compiling() and getattr(open_ranges, "depth", 0) > 0:
+            open_ranges.depth -= 1
             emitter.pop()
 
     torch_hooks.hide_from_dynamo([enter, leave])

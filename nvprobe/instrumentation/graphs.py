@@ -21,7 +21,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import emitter, places, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.hooks import Hooks, after_import
 
@@ -138,6 +138,7 @@ def _capture_begin(original: Callable[..., Any]) -> Callable[..., Any]:
         with contextlib.suppress(TypeError):  # an object that takes no weak reference
             _known[self] = identity
         _captures[threading.get_ident()] = _Capture(identity)
+        awake.hold()
         return result
 
     return capture_begin
@@ -152,6 +153,7 @@ def _capture_end(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             capture = _captures.pop(threading.get_ident(), None)
             if capture is not None:
+                awake.release()
                 capture.end()
                 emitter.pop()
 
@@ -165,6 +167,8 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
         identity = _known.get(self, 0)
         if before_replay is not None and not _is_torch(places.caller(1)):
             before_replay(identity)
+        if not awake.now:
+            return original(self, *args, **kwargs)
         emitter.push(_replay_label(identity))
         try:
             return original(self, *args, **kwargs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvprobe.instrumentation import compiling, emitter, sidecar
+from nvprobe.instrumentation import awake, compiling, emitter, sidecar, windows
 from nvprobe.instrumentation.hooks import after_import
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ _PARTS = (
     "collectives",
     "allocator",
 )
-"""Rooms with an ``install``; discovery of models is started beside them."""
+"""Modules with an ``install``; discovery of models is started beside them."""
+_COUNTING = ("phases", "graphs")
+"""Those that find steps."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def instrument(
     Models are found when they are first called, steps by the period of the optimizer; what the
     program marks itself (`nvprobe.steps`, `nvprobe.range`) comes on top. Call it once, early;
     a second call does nothing. torch need not be imported yet. With no tool attached and no sidecar
-    models are not looked for: almost no cost.
+    steps are counted and nothing else is done; outside the windows of `nvprobe.window` and of
+    ``torch.cuda.profiler.start`` too, from the first of them on.
 
     Args:
         depth: Dotted parts down to which modules get a range; all by default.
@@ -103,10 +106,15 @@ def instrument(
     sidecar.open(sidecar_folder)
     if children:
         pass_on(os.environ)
-    for part in _PARTS:
+    off = emitter.backend() == "off"
+    if off or (emitter.silent() and not sidecar.is_open()):
+        awake.for_good()
+    for part in _COUNTING if off else _PARTS:
         if part != "syncs" or options.sync_lines:
             _install(part)
-    after_import("torch", lambda _torch: _discover(options))
+    if not off:
+        windows.install()
+        after_import("torch", lambda _torch: _discover(options))
 
 
 def _install(part: str) -> None:

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation import (
+    awake,
+    copies,
     emitter,
     forwards,
     graphs,
@@ -25,6 +26,7 @@ from nvprobe.instrumentation import (
     steps,
     torch_hooks,
 )
+from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation import periods as periods_module
 from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.frames import uncounted
@@ -44,7 +46,6 @@ __all__ = ["install", "on_step", "uninstall"]
 
 PHASES = (
     "data",
-    "h2d",
     "forward",
     "loss",
     "backward",
@@ -84,6 +85,8 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
                 return original(*args, **kwargs)
             if before is not None:
                 before()
+            if not awake.now:
+                return original(*args, **kwargs)
             if sidecar.is_open():
                 _called(name)
             emitter.push(label)
@@ -126,11 +129,12 @@ def _loading(original: Any) -> Any:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
-        if sidecar.is_open():
+        noted = awake.now and sidecar.is_open()
+        if noted:
             loaders.note(self)
         if steps.waiting():
             return original(self)
-        if sidecar.is_open():
+        if noted:
             _called("data", places.LOOP)
         begun = not _exhausted(self) and periods.data()
         try:
@@ -149,39 +153,6 @@ def _exhausted(iterator: Any) -> bool:
         return bool(iterator._num_yielded >= len(iterator))
     except (AttributeError, TypeError):  # another version; a dataset without length
         return False
-
-
-def _copying(original: Any) -> Any:
-    """``Tensor.to`` and ``Tensor.cuda``: from the host's memory to the device's."""
-    label = LABELS["h2d"]
-    compiling = compiling_module.compiling
-    to_cuda = original.__name__ == "cuda"
-
-    @functools.wraps(original)
-    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same; a copy that leaves the host is a phase."""
-        if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
-            return original(self, *args, **kwargs)
-        if sidecar.is_open():
-            _called("h2d")
-        emitter.push(label)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            emitter.pop()
-
-    return _unseen(copy)
-
-
-def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments of ``to`` name a device that is not the host."""
-    target = kwargs.get("device", args[0] if args else None)
-    kind = getattr(target, "device", target)  # ``to(other)``: the other tensor's device
-    if isinstance(kind, str):
-        return not kind.startswith("cpu")
-    if isinstance(kind, int) and not isinstance(kind, bool):
-        return True
-    return getattr(kind, "type", "cpu") != "cpu"
 
 
 def _constructing(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -246,13 +217,16 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
             if outer is self:
                 return original(self, *args, **kwargs)
             setattr(_inside, name, self)
-            if sidecar.is_open():
+            ranged = awake.now
+            if ranged and sidecar.is_open():
                 _called(name)
-            emitter.push(label)
+            if ranged:
+                emitter.push(label)
             try:
                 return original(self, *args, **kwargs)
             finally:
-                emitter.pop()
+                if ranged:
+                    emitter.pop()
                 setattr(_inside, name, outer)
                 if after is not None:
                     after(self)
@@ -281,6 +255,8 @@ def _run_root(
     name = _phase_of(module, trains)
     if name != "loss":
         periods.forward(module, trains)
+    if not awake.now:
+        return _asleep(original, module, args, kwargs)
     if sidecar.is_open() and _due(name):  # behind this and its caller: the wrapper
         places.note(name, Category.PHASE, places.CALLED, places.module_caller(3))
     _inside.root = True
@@ -289,6 +265,18 @@ def _run_root(
         return forwards.call(original, record, module, args, kwargs)
     finally:
         emitter.pop()
+        _inside.root = False
+
+
+@uncounted
+def _asleep(
+    original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a root module; what other roots it calls are no phases of the step either."""
+    _inside.root = True
+    try:
+        return original(module, *args, **kwargs)
+    finally:
         _inside.root = False
 
 
@@ -334,7 +322,7 @@ def _install_known() -> None:
     for root in list(modules.annotated_roots.values()):
         modules.mark_root(root)
     here = sys.modules[__name__]
-    ours = (here, periods_module, steps, places, loaders)
+    ours = (here, copies, periods_module, steps, places, loaders)
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
     loader = "_BaseDataLoaderIter.__next__"
     _hooks.replace("torch.utils.data.dataloader", loader, _loading)
@@ -342,8 +330,7 @@ def _install_known() -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         for module in ("torch.nn.utils", "torch.nn.utils.clip_grad"):
             _hooks.replace(module, name, _phase("clip"))
-    for name in ("to", "cuda"):
-        _hooks.replace("torch", f"Tensor.{name}", _copying, inherited=True)
+    copies.install()
     for module, base, wrap in (
         ("torch.optim.optimizer", "Optimizer", _optimizing),
         ("torch.optim.lr_scheduler", "LRScheduler", _scheduling),
@@ -362,6 +349,7 @@ def _wrap_family(base: str, wrap: Callable[[Any], Any], module: ModuleType) -> N
 def uninstall() -> None:
     """Give the program its functions back."""
     _hooks.undo()
+    copies.uninstall()
     forwards.run_root = None
     graphs.before_replay = None
     for owner, (original, made) in _stepping.items():

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from nvprobe.instrumentation import awake, places, sidecar, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import places, sidecar, torch_hooks
 from nvprobe.instrumentation.hooks import Hooks, after_import
 
 __all__ = ["install", "uninstall"]
@@ -50,7 +50,7 @@ def _sited(what: str, waiter: Callable[..., str | None]) -> Callable[[Any], Any]
         @functools.wraps(original)
         def sited(*args: Any, **kwargs: Any) -> Any:
             """The same, after its caller's line has been noted."""
-            if not compiling_module.compiling() and sidecar.is_open():
+            if not compiling_module.compiling() and awake.now and sidecar.is_open():
                 places.site(what, waiter(*args, **kwargs))
             return original(*args, **kwargs)
 

@@ -138,7 +138,7 @@ def make_plan(
     nsys = _choose_nsys(options, notes)
     cuda = cuda_present(environ)
     options = _settle_window(options, nsys, notes)
-    runnable = _instrument(target, options, notes)
+    runnable = _instrument(target, options, nsys, notes)
     if nsys is None:
         if options.accurate:
             raise UsageError("--accurate needs nsys: torch.profiler traces CUDA graphs by node")
@@ -194,8 +194,13 @@ def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) 
     return replace(options, window=window)
 
 
-def _instrument(target: Target, options: LaunchOptions, notes: list[str]) -> Target:
-    """The program run by the bootstrap, where its interpreter has nvprobe."""
+def _instrument(
+    target: Target, options: LaunchOptions, nsys: Nsys | None, notes: list[str]
+) -> Target:
+    """The program run by the bootstrap, where its interpreter has nvprobe and it is needed."""
+    records_alone = nsys is not None and not (options.with_torch_trace or options.window.by_steps)
+    if records_alone and not options.annotate:
+        return target
     runnable = instrumented(target)
     if runnable == target:
         return target

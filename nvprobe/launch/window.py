@@ -18,12 +18,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from nvprobe.launch.groups import GroupTimer, groups_before, synchronize
+from nvprobe.instrumentation import awake
+from nvprobe.launch.groups import AWAKE_STEPS, GroupTimer, groups_before, synchronize
 
 __all__ = ["CudaProfilerRange", "NvtxRange", "Recorder", "StepWatch"]
 
 log = logging.getLogger("nvprobe")
 
+AWAKE_NS = 2_000_000_000
+"""How long before a window of time the instrumentation is awake: nsys's clock began earlier."""
 MOST_STEPS = 1_000
 """Durations kept, the last ones: a run has steps by the million."""
 
@@ -117,6 +120,8 @@ class StepWatch:
         self.timer = GroupTimer(groups_before(first, warmup) if recorders else [])
         self.pid = os.getpid()
         self.began = now
+        if first > AWAKE_STEPS:
+            awake.sleep()
 
     def begin(self) -> None:
         """When the program can be recorded, which for PyTorch is when it is imported."""
@@ -137,12 +142,21 @@ class StepWatch:
                 self.last_timed = done
         over = (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now
         self.timer.end_due(done, cut=over and self.closed is None)
+        self._wake_or_sleep(over, done, now)
         if over:
             self._close()
         elif self.opened is None and done >= self.first and now >= self.open_at:
             self._open()
         self.timer.begin_due(done)
         self.began = time.perf_counter_ns()
+
+    def _wake_or_sleep(self, over: bool, done: int, now: int) -> None:
+        """Instrument the steps of the window, and a few before it for names and places."""
+        due = done >= self.first - AWAKE_STEPS and now >= self.open_at - AWAKE_NS
+        if due and not over:
+            awake.wake()
+        else:
+            awake.sleep()
 
     def step_ended(self, done: int) -> None:
         """Right after a step: what follows the last step of a group is not part of it."""

@@ -181,8 +181,9 @@ def test_a_window_of_steps_in_a_program_that_replays_its_training_step(
         UNDER_STAND_IN, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ()
     )
     # Three steps warm up; the capture is in the third; each of the 24 replays is a step.
-    assert replays(recording) == [[], [], []] + [[1]] * 24
-    assert recording.paths().count("step/forward/Replay/cudagraph replay 1") == 24
+    # Ranges are written from two steps before the window to its end.
+    assert replays(recording) == [[]] * 14 + [[1]] * 6 + [[]] * 7
+    assert recording.paths().count("step/forward/Replay/cudagraph replay 1") == 6
     assert recording.paths().count("step/cudagraph capture 1/optimizer") == 1
     (file,) = status.iterdir()
     told = json.loads(file.read_text())
@@ -209,7 +210,7 @@ def test_no_window_opens_or_closes_inside_a_capture(recorder: Recorder, tmp_path
     assert "profiler_start" not in calls
     for _ in range(3):
         graph.replay()
-    wanted = "profiler_start replay replay synchronize profiler_stop replay"
-    assert calls[-6:] == wanted.split(), calls
+    wanted = "profiler_start synchronize replay replay synchronize synchronize profiler_stop replay"
+    assert calls[-8:] == wanted.split(), calls
     """
     recorder.run(code, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ())

@@ -1,0 +1,105 @@
+"""The phase ``h2d``: copies from the host's memory to the device, by ``Tensor.to`` and ``.cuda``.
+
+A range around each of thousands of small copies would cost more than they do and say nothing new.
+So a step in which more than `MOST` small ones are made is the last one with this phase, until the
+instrumentation wakes the next time: the copies then belong to the range around them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from nvprobe.instrumentation import awake, emitter, places, sidecar, steps, torch_hooks
+from nvprobe.instrumentation import compiling as compiling_module
+from nvprobe.instrumentation.emitter import Category
+from nvprobe.instrumentation.frames import uncounted
+from nvprobe.instrumentation.hooks import Hooks
+
+__all__ = ["install", "uninstall"]
+
+MOST = 32
+"""Small copies of one step that have a phase each."""
+LARGE = 2**20
+"""Bytes from which on a copy takes so long that a range is nothing beside it."""
+LABEL = emitter.label("h2d", Category.PHASE)
+
+_hooks = Hooks("the phase h2d")
+_small = 0
+"""Small copies of this step."""
+_openings = 0
+
+
+def install() -> None:
+    """Give copies to the device a range while the instrumentation is awake."""
+    awake.follow(_begin, _hooks.undo)
+    steps.on_step(_next_step)
+
+
+def uninstall() -> None:
+    """Give torch its methods back."""
+    _hooks.undo()
+
+
+def _begin() -> None:
+    global _small
+    _small = 0
+    if _hooks.begin():
+        for name in ("to", "cuda"):
+            _hooks.replace("torch", f"Tensor.{name}", _copying, inherited=True)
+
+
+def _next_step(_done: int) -> None:
+    """Stop where the step that has ended made too many small copies."""
+    global _small
+    if _small > MOST:
+        _hooks.undo()
+    _small = 0
+
+
+def _copying(original: Any) -> Any:
+    compiling = compiling_module.compiling
+    to_cuda = original.__name__ == "cuda"
+
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same; a copy that leaves the host is a phase."""
+        if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
+            return original(self, *args, **kwargs)
+        if not _ranged(self):
+            return original(self, *args, **kwargs)
+        if sidecar.is_open() and places.due(_openings):
+            places.note("h2d", Category.PHASE, places.CALLED, places.caller(1))
+        emitter.push(LABEL)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            emitter.pop()
+
+    torch_hooks.hide_from_dynamo(
+        [uncounted(copy), *torch_hooks.functions_of(sys.modules[__name__])]
+    )
+    return copy
+
+
+def _ranged(tensor: Any) -> bool:
+    """Whether this copy has a range: a large one, or one of the first of its step."""
+    global _small, _openings
+    if tensor.numel() * tensor.element_size() < LARGE:
+        _small += 1
+        if _small > MOST:
+            return False
+    _openings += 1
+    return True
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of ``to`` name a device that is not the host."""
+    target = kwargs.get("device", args[0] if args else None)
+    kind = getattr(target, "device", target)  # ``to(other)``: the other tensor's device
+    if isinstance(kind, str):
+        return not kind.startswith("cpu")
+    if isinstance(kind, int) and not isinstance(kind, bool):
+        return True
+    return getattr(kind, "type", "cpu") != "cpu"
