@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from nvprobe.instrumentation import awake
 
 
 @pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def state(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"now": True, "_window": True, "_never": False, "_held": 0}.items():
         monkeypatch.setattr(awake, name, value)
     monkeypatch.setattr(awake, "_followers", [])
-    yield
 
 
 def test_followers_hear_of_changes_alone():
