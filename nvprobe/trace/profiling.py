@@ -61,7 +61,7 @@ DEFAULT_COSTS = RecordCosts(
     module_ns=12_000,
     mark_ns=9_000,
     graph_node_ns=1_100,
-    operator_ns=5_000,
+    operator_ns=1_000,
 )
 """Those of a quiet host with one H200, for captures of machines that were not measured."""
 
