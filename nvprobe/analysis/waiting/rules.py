@@ -26,6 +26,7 @@ __all__ = [
     "call_roles",
     "range_roles",
     "wait_for_device",
+    "wait_for_event",
 ]
 
 
@@ -115,6 +116,7 @@ RANGES: tuple[tuple[RangeRole, str], ...] = (
 _SUFFIX = r"(?:_v\d+)?(?:_pt(?:sz|ds))?$"
 
 _WHOLE_DEVICE = _API + r"(?:Device|Ctx|Thread)Synchronize"
+_EVENT = _API + r"EventSynchronize"
 
 
 def call_roles(names: pa.Array) -> Column:
@@ -130,6 +132,11 @@ def range_roles(names: pa.Array) -> Column:
 def wait_for_device(names: pa.Array) -> Column:
     """int8, 1 for calls that wait for all streams of their device or context."""
     return _found(names, _WHOLE_DEVICE).astype(np.int8)
+
+
+def wait_for_event(names: pa.Array) -> Column:
+    """int8, 1 for calls that wait for an event, not for all of a stream."""
+    return _found(names, _EVENT).astype(np.int8)
 
 
 def _first_match(names: pa.Array, table: Sequence[tuple[IntEnum, str]]) -> Column:

@@ -16,7 +16,7 @@ from nvprobe.attribution.intervals import running_max, runs, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["Turns", "launching_calls", "launching_turns"]
+__all__ = ["Turns", "launching_calls", "launching_turns", "thread_lanes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def launching_calls(attribution: Attribution) -> Column:
 
 def launching_turns(attribution: Attribution) -> Turns:
     """A turn begins where the thread before has made its last call. There must be calls."""
-    calls, lane_of = attribution.trace.calls, _lanes(attribution)
+    calls, lane_of = attribution.trace.calls, thread_lanes(attribution)
     assert calls is not None
     rows = launching_calls(attribution)
     rows = rows[sorted_by(lane_of[calls.thread[rows]], calls.start[rows])]
@@ -69,7 +69,7 @@ def launching_turns(attribution: Attribution) -> Turns:
     return Turns(lane_of, Lanes(bounds, since[at]), thread[at], first, last)
 
 
-def _lanes(attribution: Attribution) -> Column:
+def thread_lanes(attribution: Attribution) -> Column:
     """The lane of each thread: its own number, or its initiating thread's."""
     lane_of = np.arange(len(attribution.trace.threads))
     backward = np.flatnonzero(attribution.autograd)

@@ -1,0 +1,151 @@
+"""The calls of a process as host events: which ones count, when they begin, what came between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analysis.replay.model import EventKind
+from nvprobe.analysis.waiting.blocking import SyncCalls
+from nvprobe.analysis.waiting.hostwork import call_roles
+from nvprobe.analysis.waiting.rules import CallRole
+from nvprobe.analysis.waiting.turns import launching_calls, thread_lanes
+from nvprobe.attribution.intervals import running_max
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import NO_ROW, Calls, Column, Table, column
+
+__all__ = ["Recorded", "recorded_events"]
+
+PAGEABLE = 1
+DIRECT = (2, 3, 4)
+"""Memory kinds that a copy reaches without staging: pinned, device, array."""
+STAGED_NS = 50_000
+"""A call on pageable memory that lasts longer may stand for the copy itself."""
+_KINDS = (
+    (CallRole.COMPILATION, EventKind.OTHER),
+    (CallRole.ALLOCATION, EventKind.ALLOCATION),
+    (CallRole.SYNC, EventKind.SYNC),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Table):
+    """Events as they were recorded, in order of their begin."""
+
+    call: Column = column("i8")
+    """Row of ``trace.calls``; ``NO_ROW`` for the border of a step."""
+    thread: Column = column("i4")
+    lane: Column = column("i4")
+    kind: Column = column("i1")
+    begin: Column = column("i8")
+    end: Column = column("i8")
+    gap: Column = column("i8")
+    """Since the event before in its lane; of a lane's first event, since the first border."""
+    waits: Column = column("i8")
+    """Row of ``SyncCalls``, -1 where it is none."""
+    inside: Column = column("i4")
+    """Calls recorded in the event, itself included."""
+    between: Column = column("i4")
+    """Calls recorded in the gap."""
+
+
+def recorded_events(
+    attribution: Attribution, process: int, borders: Column, syncs: SyncCalls
+) -> tuple[Recorded, Column]:
+    """(events of the lanes that launch, row of its event per call; -1 for those of no event).
+
+    ``borders`` are instants on the initiating thread; what begins before the first one, or after
+    the last, is left out.
+    """
+    calls = attribution.trace.calls
+    assert calls is not None
+    lane_of = thread_lanes(attribution)
+    lanes = np.unique(lane_of[calls.thread[_of(calls, process, launching_calls(attribution))]])
+    rows = _of(calls, process, np.arange(len(calls)))
+    rows = rows[np.isin(lane_of[calls.thread[rows]], lanes)]
+    kept = (calls.start[rows] >= borders[0]) & (calls.start[rows] < borders[-1])
+    rows = rows[kept]
+    main = int(attribution.initiating[process])
+    row = np.concatenate((rows, np.full(len(borders), NO_ROW)))
+    thread = np.concatenate((calls.thread[rows], np.full(len(borders), main)))
+    start = np.concatenate((calls.start[rows], borders))
+    end = np.concatenate((calls.end[rows], borders))
+    lane = lane_of[thread]
+    order = np.lexsort((-end, row != NO_ROW, start, lane))
+    row, thread, start, end, lane = (c[order] for c in (row, thread, start, end, lane))
+    return _outermost(attribution, syncs, row, thread, start, end, lane, int(borders[0]))
+
+
+def _of(calls: Calls, process: int, rows: Column) -> Column:
+    return rows[calls.process[rows] == process]
+
+
+def _outermost(
+    attribution: Attribution, syncs: SyncCalls, row: Column, thread: Column, start: Column,
+    end: Column, lane: Column, zero: int,
+) -> tuple[Recorded, Column]:  # fmt: skip
+    """Join calls with what they contain; all but events melt into the gaps. Sorted by lane."""
+    calls = attribution.trace.calls
+    assert calls is not None
+    reach = running_max(lane, end)
+    before = np.roll(reach, 1)
+    head = np.append(True, lane[1:] != lane[:-1])
+    before[head] = zero
+    outer = head | (end > before) | (row == NO_ROW)
+    nest = np.cumsum(outer) - 1
+    at = np.flatnonzero(outer)
+    kind, wait = _kinds(attribution, syncs)
+    kind_of = np.where(row == NO_ROW, np.int8(EventKind.STEP), kind[row])
+    nest_kind = np.maximum.reduceat(kind_of, at)
+    nest_wait = np.maximum.reduceat(np.where(row == NO_ROW, -1, wait[row]), at)
+    event = np.flatnonzero(nest_kind >= 0)
+    place, size = at[event], np.diff(np.append(at, len(row)))[event]
+    begin = np.maximum(start[place], before[place])
+    finish = reach[np.append(at[1:], len(row))[event] - 1]
+    last = np.append(zero, finish[:-1])
+    new = np.append(True, lane[place][1:] != lane[place][:-1])
+    last[new] = zero
+    since = np.append(0, place[:-1] + size[:-1])
+    since[new] = np.flatnonzero(head)
+    order = np.lexsort((nest_kind[event] != EventKind.STEP, begin))
+    number = np.full(len(at), -1)
+    number[event[order]] = np.arange(len(event))
+    event_of = np.full(len(calls), -1)
+    known = row != NO_ROW
+    event_of[row[known]] = number[nest[known]]
+    first_call = row[place]
+    table = Recorded(
+        call=first_call, thread=thread[place], lane=np.unique(lane[place], return_inverse=True)[1],
+        kind=nest_kind[event], begin=begin, end=finish, gap=np.maximum(begin - last, 0),
+        waits=nest_wait[event], inside=np.where(first_call == NO_ROW, 0, size),
+        between=place - since,
+    )  # fmt: skip
+    return table.take(order), event_of
+
+
+def _kinds(attribution: Attribution, syncs: SyncCalls) -> tuple[Column, Column]:
+    """Per call: (kind, -1 for one that is no event; row of ``syncs``, -1)."""
+    trace, ops = attribution.trace, attribution.trace.ops
+    calls = trace.calls
+    assert calls is not None
+    assert ops is not None
+    roles = call_roles(trace)
+    kind = np.full(len(calls), -1, np.int8)
+    starting = launching_calls(attribution)
+    for role, what in _KINDS:
+        kind[roles == role] = what
+    kind[starting] = np.maximum(kind[starting], EventKind.LAUNCH)
+    wait = np.full(len(calls), -1)
+    wait[syncs.call] = np.arange(len(syncs))
+    kind[syncs.call[syncs.copy == 1]] = EventKind.BLOCKING_COPY
+    own = np.flatnonzero(attribution.call != NO_ROW)
+    blocking = roles[attribution.call[own]] == CallRole.SYNC  # cudaMemcpy, cudaMemset
+    kind[attribution.call[own[blocking]]] = EventKind.BLOCKING_COPY
+    copies = own[roles[attribution.call[own]] == CallRole.COPY]
+    call = attribution.call[copies]
+    length = calls.end[call] - calls.start[call]
+    pageable = (ops.source_memory[copies] == PAGEABLE) | (ops.target_memory[copies] == PAGEABLE)
+    held = pageable & (length > STAGED_NS) & (2 * length >= attribution.duration[copies])
+    kind[call[held]] = EventKind.BLOCKING_COPY
+    return kind, wait

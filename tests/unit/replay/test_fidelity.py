@@ -1,0 +1,83 @@
+"""The unchanged replay gives the captured step, on scenes and on every capture of the corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.replay.build import Captured, build
+from nvprobe.analysis.replay.gate import CLOSE, fidelity
+from nvprobe.analysis.replay.model import ALL, NOTHING, EventKind
+from nvprobe.analysis.steps import steps
+from nvprobe.analysis.waiting.waits import waits
+from nvprobe.attribution import attribute
+from nvprobe.merging.load import load
+from nvprobe.trace import Trace
+from tests.conftest import CORPUS
+from tests.unit.analysis.scenes import ADD, Scene, loop
+
+US = 1000
+CAPTURES = sorted([*CORPUS.glob("pairs/*/report.sqlite"), *CORPUS.glob("runs/**/report.sqlite")])
+OTHERS = sorted([*CORPUS.glob("nsys/h200/*.sqlite"), *CORPUS.glob("kineto/h200/*.json.gz")])
+
+
+def built(trace: Trace) -> Captured | None:
+    attribution = attribute(trace)
+    found = steps(attribution, lost_launches(attribution))
+    return build(attribution, found, waits(attribution, found))
+
+
+def sidecars(capture: Path) -> list[Path]:
+    return sorted(capture.parent.glob("sidecar.*.jsonl")) if "h200" not in str(capture) else []
+
+
+@pytest.mark.parametrize("capture", [*CAPTURES, *OTHERS], ids=lambda p: "/".join(p.parts[-2:]))
+def test_the_unchanged_replay_is_the_captured_step(capture: Path) -> None:
+    captured = built(load(capture, *sidecars(capture)))
+    if captured is None:  # no steps, no calls, or no process that launches in its steps
+        assert "runs" not in capture.parts or "gen" in capture.parts  # generation has no steps
+        assert "pairs" not in capture.parts
+        return
+    found = fidelity(captured)
+    assert found.error <= CLOSE
+    assert found.passed
+
+
+def mixed(scene: Scene) -> None:
+    scene.upload(40 * US, pageable=True)
+    for _ in range(6):
+        scene.host(8 * US)
+        scene.launch(ADD, 12 * US)
+    scene.launch(ADD, 90 * US)
+    scene.item()
+    scene.call("cudaDeviceSynchronize", 4 * US)
+    scene.host(30 * US)
+
+
+def test_a_scene_is_replayed_exactly() -> None:
+    captured = built(loop(mixed, steps=5).trace())
+    assert captured is not None
+    found = fidelity(captured)
+    assert (found.error, found.late_ns, found.lost_ops) == (0, 0, 0)
+    kinds = captured.model.events.kind
+    assert np.count_nonzero(kinds == EventKind.STEP) == 6
+    assert np.count_nonzero(kinds == EventKind.BLOCKING_COPY) == 5
+    awaits = captured.model.events.awaits
+    assert np.count_nonzero(awaits == ALL) == 10  # stream and device synchronizations of the scene
+    assert np.all(awaits[kinds == EventKind.LAUNCH] == NOTHING)
+
+
+@pytest.mark.parametrize("lost", ["ops", "calls", "ranges"])
+def test_a_capture_without_a_table_has_no_model(lost: str) -> None:
+    trace = loop(mixed, steps=5).trace()
+    assert built(dataclasses.replace(trace, **{lost: None})) is None
+    empty = getattr(trace, lost).take(np.empty(0, np.int64))
+    assert built(dataclasses.replace(trace, **{lost: empty})) is None
+
+
+def test_two_steps_are_no_loop() -> None:
+    assert built(loop(mixed, steps=2).trace()) is None
