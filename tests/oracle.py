@@ -40,20 +40,19 @@ class Oracle:
         self.trace = trace
         self.strings = trace.strings.to_pylist()
         self.ranges = []
-        if trace.ranges is not None:
-            r = trace.ranges
-            for row, (t, s, e, n) in enumerate(
-                zip(
-                    r.thread.tolist(),
-                    r.start.tolist(),
-                    r.end.tolist(),
-                    r.name.tolist(),
-                    strict=True,
-                )
-            ):
-                text = self.strings[n] if n >= 0 else "(unnamed)"
-                end = max(trace.end_ns, s) if e == OPEN else e
-                self.ranges.append((t, s, end, row, *clean(text)))
+        r = trace.ranges
+        for row, (t, s, e, n) in enumerate(
+            zip(
+                r.thread.tolist(),
+                r.start.tolist(),
+                r.end.tolist(),
+                r.name.tolist(),
+                strict=True,
+            )
+        ):
+            text = self.strings[n] if n >= 0 else "(unnamed)"
+            end = max(trace.end_ns, s) if e == OPEN else e
+            self.ranges.append((t, s, end, row, *clean(text)))
         self.ranges = [self._automatic(r) for r in self.ranges]
         self._by_thread()
         self.ranges = self._vain_waits_renamed()

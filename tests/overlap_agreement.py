@@ -15,7 +15,7 @@ from tests.oracle_overlap import OverlapOracle
 
 def overlaps_agree(attribution: Attribution, steps: Steps, wait: Waits) -> None:
     """Classes by device, step and path, streams, pairs, exposed communication."""
-    if attribution.trace.ops is None:
+    if not attribution.trace.ops.recorded:
         return
     ops, calls, lanes = attribution.trace.ops, attribution.trace.calls, wait.streams
     step = []

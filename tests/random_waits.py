@@ -168,9 +168,9 @@ def _build(process, ranges, calls, ops, syncs, frames) -> Trace:
     )
 
 
-def _frames(process, frames) -> Frames | None:
+def _frames(process, frames) -> Frames:
     thread, start, end, name = _rows(frames, 4)
     first = STRINGS.index(FRAME_NAMES[0])
     if not len(thread):
-        return None
+        return Frames.absent()
     return Frames(process=process[thread], thread=thread, start=start, end=end, name=first + name)

@@ -76,8 +76,8 @@ class AllocatorUse:
 def allocator_use(attribution: Attribution, steps: Steps) -> AllocatorUse | None:
     """Readings by device and step; None where none were taken."""
     trace = attribution.trace
-    samples = None if trace.sidecar is None else trace.sidecar.allocator
-    if samples is None or not len(samples):
+    samples = trace.sidecar.allocator
+    if not len(samples):
         return None
     capacity = np.append(trace.devices.memory_bytes, -1)
     keys = np.unique(np.stack([samples.process, samples.ordinal], axis=1), axis=0)

@@ -48,7 +48,7 @@ def bound(evidence: Evidence, found: Sequence[Finding]) -> str:
     if evidence.busy_share >= BUSY:
         gain = any(one.severity != "info" for one in found)
         return "GPU-bound" if gain else "GPU-bound, nothing found to gain"
-    if evidence.trace.calls is None or not len(evidence.trace.calls):
+    if not len(evidence.trace.calls):
         return "unclear: no CUDA calls are recorded, so nothing tells what the GPU waits for"
     return _by_cause(evidence, found)
 

@@ -25,7 +25,7 @@ def busy_by_path(attribution: Attribution) -> Column:
     """``gpu_busy_ns`` of every path: per device, summed over devices; int64 per path."""
     ops, paths = attribution.trace.ops, attribution.paths
     size = len(paths.parent)
-    if ops is None or not size:
+    if not size:
         return np.zeros(size, np.int64)
     rows = np.flatnonzero(attribution.valid & (attribution.owner >= 0))
     device, start, end = ops.device[rows] + 1, ops.start[rows], ops.end[rows]

@@ -135,7 +135,7 @@ class CodePlaces:
 def code_places(attribution: Attribution) -> CodePlaces | None:
     """The places of a trace; None where no sidecar tells any."""
     trace = attribution.trace
-    if trace.sidecar is None or not trace.sidecar.places:
+    if not trace.sidecar.places:
         return None
     paths = attribution.paths
     ours = {d for d in set(paths.domain.tolist()) if trace.text(d) == OWN_DOMAIN}

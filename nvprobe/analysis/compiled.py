@@ -26,7 +26,7 @@ from nvprobe.analysis.graph_calls import (
 from nvprobe.attribution.intervals import merged
 from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Attribution, Modules
-from nvprobe.trace import Column, OpKind, Ops, Ranges, Trace
+from nvprobe.trace import Column, OpKind, Ranges, Trace
 from nvprobe.trace.sidecar import GraphBreak, Recompile
 
 __all__ = ["CompiledGraph", "compiled_graphs"]
@@ -162,15 +162,13 @@ class _Work:
     def _inside(self, pattern: str) -> Column:
         """Key of the graph around each call of a name, for those inside one."""
         trace = self.attribution.trace
-        if trace.calls is None:
-            return np.empty(0, np.int64)
         rows = np.flatnonzero(calls_named(trace, pattern))
         at = self.found.at(trace.calls.thread[rows], trace.calls.start[rows])
         return self.found.key[at[at >= 0]]
 
     def _extent(self) -> tuple[Column, Column]:
         """First op start and last op end of each graph call; 0 for calls without ops."""
-        ops = self.attribution.trace.ops if self.attribution.trace.ops is not None else Ops.empty()
+        ops = self.attribution.trace.ops
         first = np.full(len(self.found), np.iinfo(np.int64).max)
         last = np.zeros(len(self.found), np.int64)
         sound = self.attribution.valid[self.op]
@@ -180,7 +178,6 @@ class _Work:
 
     def _origins(self, process: int, op: Column) -> dict[str, dict[str, int]]:
         ops = self.attribution.trace.ops
-        assert ops is not None
         generated = self._triton_names(process)
         used, which = np.unique(ops.short_name[op], return_inverse=True)
         names = [text or "" for text in self.attribution.trace.texts(used)]
@@ -194,10 +191,9 @@ class _Work:
         return out
 
     def _triton_names(self, process: int) -> set[str]:
-        manifests = self.sidecar.manifests if self.sidecar is not None else ()
         return {
             kernel.name
-            for manifest in manifests
+            for manifest in self.sidecar.manifests
             if manifest.process == process
             for kernel in manifest.kernels
             if not kernel.extern
@@ -229,17 +225,16 @@ class _Work:
         return [(str(self.modules.names[int(codes[at])].as_py()), int(sums[at])) for at in order]
 
     def _breaks(self, process: int, identity: str) -> list[GraphBreak]:
-        breaks = self.sidecar.breaks if self.sidecar is not None else ()
         wanted = _attempt_off(identity)
         return [
             one
-            for one in breaks
+            for one in self.sidecar.breaks
             if one.process == process and _attempt_off(one.compile_id or "") == wanted
         ]
 
     def _recompiles(self, process: int, identity: str) -> list[Recompile] | None:
         """Recompilations of the frame; None where there is no sidecar to tell."""
-        if self.sidecar is None:
+        if not self.sidecar.recorded:
             return None
         frame = identity.partition("/")[0]
         return [
@@ -274,7 +269,7 @@ class _Work:
         begin, end = self.last[calls[known]], self.first[after[known]]
         open_gap = end > begin
         ops = self.attribution.trace.ops
-        device = np.unique(ops.device[self.op[mine[self.op_call]]]) if ops is not None else calls
+        device = np.unique(ops.device[self.op[mine[self.op_call]]])
         gaps = begin[open_gap], end[open_gap]
         return _idle_inside(self.attribution, device, *gaps)
 
@@ -286,13 +281,13 @@ class _Work:
         """Time compiling inside the window: by ranges of nvprobe or torch, else torch's account."""
         trace = self.attribution.trace
         spans = self.compiling.get((process, identity, phase), [])
-        if not spans and self.sidecar is not None:
+        if not spans and self.sidecar.recorded:
             spans = [
                 (max(one.start, trace.start_ns), min(one.end, trace.end_ns))
                 for one in self.sidecar.compile_spans
                 if (one.process, one.compile_id, one.phase) == (process, identity, phase)
             ]
-        elif self.sidecar is None and not self.compiling:
+        elif not self.sidecar.recorded and not self.compiling:
             return None
         return sum(max(end - start, 0) for start, end in spans)
 
@@ -303,8 +298,6 @@ Spans = dict[tuple[int, str, str], list[tuple[int, int]]]
 def _compile_ranges(attribution: Attribution) -> Spans:
     """Spans of nvprobe's ``compile <id>`` ranges by (process, id, phase), else of torch's."""
     ranges, tree = attribution.trace.ranges, attribution.tree
-    if ranges is None:
-        return {}
     own: Spans = {}
     torch: Spans = {}
     for row, text in _told(attribution.trace, ranges):
@@ -359,10 +352,8 @@ def _sum_known(values: Column) -> int | None:
 def _idle_inside(attribution: Attribution, device: Column, begin: Column, end: Column) -> int:
     """Length of the gaps in which none of the devices works and nothing is being compiled."""
     ops, ranges = attribution.trace.ops, attribution.trace.ranges
-    assert ops is not None
-    assert ranges is not None
     sidecar, rows = attribution.trace.sidecar, compiling(attribution)
-    spans = [(one.start, one.end) for one in sidecar.compile_spans] if sidecar is not None else []
+    spans = [(one.start, one.end) for one in sidecar.compile_spans]
     told = np.array(spans, np.int64).reshape(-1, 2)
     busy = attribution.valid & np.isin(ops.device, device)
     starts = np.concatenate([ops.start[busy], ranges.start[rows], told[:, 0]])

@@ -21,7 +21,7 @@ def device_use(attribution: Attribution) -> DeviceUse:
     Of a selection the window is its own time: busy, or idle before one of its ops.
     """
     ops = attribution.trace.ops
-    if ops is None or not attribution.valid.any():
+    if not attribution.valid.any():
         return DeviceUse.empty()
     valid = attribution.valid
     device, start, end = ops.device[valid] + 1, ops.start[valid], ops.end[valid]

@@ -80,7 +80,7 @@ class GraphCalls:
         """``train.py:22 forward`` where the next graph runs in a frame that resumes there."""
         frames = trace.frames
         after = self.next_of(calls)
-        if frames is None or trace.ranges is None or not (after >= 0).any():
+        if not (after >= 0).any():
             return None
         texts = trace.texts(np.unique(frames.name))
         named = {int(n): t for n, t in zip(np.unique(frames.name), texts, strict=True) if t}
@@ -105,9 +105,6 @@ def _place(nesting: Nesting, rows: Column) -> Column:
 def find_graph_calls(attribution: Attribution, inside: Column | None = None) -> GraphCalls:
     """All calls of compiled graphs (of those in ``inside``, bool per range)."""
     texts = _Texts(attribution)
-    nothing = np.empty(0, np.int64)
-    if attribution.trace.ranges is None:
-        return _table(attribution, texts, nothing, [], nothing)
     own = texts.rows(_OWN)
     keyed = _own_keys(attribution, texts, own) if len(own) else _torch_keys(attribution, texts)
     rows, keys, wrapper = keyed
@@ -141,7 +138,7 @@ class _Texts:
 def _own_keys(
     attribution: Attribution, texts: _Texts, rows: Column
 ) -> tuple[Column, list[Key], Column]:
-    process = attribution.trace.ranges.process  # type: ignore[union-attr]
+    process = attribution.trace.ranges.process
     keys = []
     for row in rows.tolist():
         found = texts.match(row, _OWN)
@@ -162,7 +159,7 @@ def _torch_keys(attribution: Attribution, texts: _Texts) -> tuple[Column, list[K
     by_number = _forward_ids(attribution, texts, named, regions)
     keys: list[Key] = []
     for row, at_region, at_node in zip(rows.tolist(), region.tolist(), node.tolist(), strict=True):
-        process, thread = int(ranges.process[row]), int(ranges.thread[row])  # type: ignore[union-attr]
+        process, thread = int(ranges.process[row]), int(ranges.thread[row])
         backward = at_node >= 0 or bool(attribution.autograd[thread])
         identity = named.get(at_region)
         if identity is None and at_node >= 0:
@@ -178,8 +175,6 @@ def _forward_ids(
     attribution: Attribution, texts: _Texts, named: dict[int, str], regions: Column
 ) -> dict[tuple[int, int], str]:
     """Compile id by (process, sequence number) of the forward's CompiledFunction."""
-    if attribution.trace.ranges is None:
-        return {}
     forward = texts.rows(_FORWARD)
     around = _nearest(attribution, forward, regions)
     numbers = attribution.tree.sequence[forward].tolist()
@@ -207,7 +202,7 @@ def _table(
     attribution: Attribution, texts: _Texts, rows: Column, keys: list[Key], wrapper: Column
 ) -> GraphCalls:
     trace, end = attribution.trace, attribution.tree.end
-    if trace.ranges is None or not len(rows):
+    if not len(rows):
         empty = np.empty(0, np.int64)
         nothing = nest(empty, empty, empty, len(trace.threads))
         return GraphCalls([], empty, empty, empty, empty, empty, nothing, empty, empty, empty)
@@ -244,7 +239,6 @@ def _not_its_own(attribution: Attribution, texts: _Texts, wrapper: Column) -> Co
     A graph that resumes after a break runs, and is compiled, inside the region of the one before.
     """
     ranges, tree = attribution.trace.ranges, attribution.tree
-    assert ranges is not None
     others = texts.rows(_REGION, _BACKWARD, _LOOKUP)
     others = np.union1d(others, compiling(attribution))
     above = tree.parent[others]
@@ -269,7 +263,6 @@ def _guards(attribution: Attribution, texts: _Texts, rows: Column, wrapper: Colu
     Only where no other call lies between them.
     """
     ranges, end = attribution.trace.ranges, attribution.tree.end
-    assert ranges is not None
     out = np.full(len(rows), _UNKNOWN, np.int64)
     looks = texts.rows(_LOOKUP)
     begin = ranges.start[np.where(wrapper >= 0, wrapper, rows)]
@@ -289,7 +282,7 @@ def ops_of_calls(attribution: Attribution, found: GraphCalls) -> tuple[Column, C
     """(op, graph call) of the ops called inside a graph."""
     calls = attribution.trace.calls
     op = np.flatnonzero(attribution.call >= 0)
-    if calls is None or not len(found):
+    if not len(found):
         return op[:0], op[:0]
     call = attribution.call[op]
     at = found.at(calls.thread[call], calls.start[call])

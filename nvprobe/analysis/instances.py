@@ -20,8 +20,6 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     """(calls, wall_ns, self_wall_ns) per path, from the recorded instances alone."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     size = len(attribution.paths.parent)
-    if ranges is None:
-        return tuple(np.zeros(size, np.int64) for _ in range(3))  # type: ignore[return-value]
     length = np.maximum(tree.end - ranges.start, 0)
     # A folded twin is its parent over again: no instance, but its own time is the parent's.
     instance = np.where(tree.folded, -1, tree.path)
@@ -60,8 +58,6 @@ def gpu_spans(attribution: Attribution) -> Column:
     """Per path: first op start to last op end of each recorded instance, summed."""
     ranges, ops = attribution.trace.ranges, attribution.trace.ops
     total = np.zeros(len(attribution.paths.parent), np.int64)
-    if ranges is None or ops is None:
-        return total
     tree, timeline = attribution.tree, thread_timeline(attribution)
     kept = np.flatnonzero(~tree.folded)
     low, high = timeline.slices(ranges.thread[kept], ranges.start[kept], tree.end[kept])
@@ -100,11 +96,9 @@ def replays(attribution: Attribution, unseen: Column) -> tuple[Column, Column]:
     ``unseen`` is a bool per path: graph replays ran it and it has no instance of its own. Then each
     graph launch counts as an instance.
     """
-    paths, ops = attribution.paths, attribution.trace.ops
+    paths = attribution.paths
     size = len(paths.parent)
     calls, spans = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    if ops is None:
-        return calls, spans
     op = np.flatnonzero(attribution.method == Method.GRAPH_CAPTURE)
     path = attribution.owner[op]
     for level in range(int(paths.depth[path].max(initial=-1)), -1, -1):
@@ -123,7 +117,6 @@ def _launch_windows(
 ) -> tuple[Column, Column, Column]:
     """(path, first op start, last op end) of each pair of path and graph launch."""
     ops = attribution.trace.ops
-    assert ops is not None
     valid = attribution.valid[op]
     launch = attribution.call[op] + 1  # 0: the launch itself was not recorded
     pair, group = distinct(path.astype(np.int64) << 40 | launch)

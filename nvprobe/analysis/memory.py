@@ -91,7 +91,7 @@ class _Series:
 def memory(attribution: Attribution, steps: Steps) -> Memory | None:
     """Memory by device, step and path; None where no allocation on a device was recorded."""
     events = attribution.trace.memory
-    if events is None or not (events.device >= 0).any():
+    if not (events.device >= 0).any():
         return None
     events = events.take(np.flatnonzero(events.device >= 0))
     told = bool((events.allocated >= 0).all())

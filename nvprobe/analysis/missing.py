@@ -57,7 +57,7 @@ def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
 def _captured_ranges(attribution: Attribution) -> Missing | None:
     """Graph nodes whose creation is known, but with no range open then."""
     trace = attribution.trace
-    if trace.ops is None or trace.graph_nodes is None or not len(trace.graph_nodes):
+    if not len(trace.graph_nodes):
         return None
     nodes = (attribution.method == Method.GRAPH_LAUNCH) & (trace.ops.kind != OpKind.GRAPH)
     if not nodes.any():

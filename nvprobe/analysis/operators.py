@@ -18,7 +18,7 @@ from nvprobe.analysis.waiting.lines import NO_LINE
 from nvprobe.analysis.waiting.sources import OpLines
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.nesting import row_type
-from nvprobe.trace import NO_NAME, NO_ROW, Calls, Column, Table, column
+from nvprobe.trace import NO_NAME, NO_ROW, Column, Table, column
 
 __all__ = ["OperatorRows", "OperatorTable", "operator_table", "operators_of_ops"]
 
@@ -105,7 +105,6 @@ def _summed(
     attribution: Attribution, lines: OpLines, chosen: Column, key: Column, keys: int
 ) -> tuple[dict[str, Column], Column]:
     """The quantities of each key, and its line."""
-    assert attribution.trace.ranges is not None
     start, end = attribution.trace.ranges.start[chosen], attribution.tree.end[chosen]
     length = end - start
     cpu_ns, self_cpu_ns = _host_times(_operator_above(attribution, chosen), start, end, key, keys)
@@ -156,9 +155,7 @@ def _is_operator(attribution: Attribution) -> Column:
     """Bool per range: torch calls it an operator (compiled graphs and collectives are some too)."""
     kind = attribution.tree.kind
     named = np.isin(kind, (Kind.OPERATOR, Kind.COLLECTIVE)) & (attribution.tree.operator_id >= 0)
-    operators = attribution.trace.operators
-    if operators is not None:
-        named[operators.range] = True
+    named[attribution.trace.operators.range] = True
     return named | (kind == Kind.OPERATOR)
 
 
@@ -221,7 +218,7 @@ def _chains(attribution: Attribution, chosen: Column) -> tuple[Column, Column, C
 
     Sorted by op, outermost operator first.
     """
-    calls = attribution.trace.calls if attribution.trace.calls is not None else Calls.empty()
+    calls = attribution.trace.calls
     started = np.flatnonzero(attribution.call >= 0)
     used, of_op = np.unique(attribution.call[started], return_inverse=True)
     nesting = attribution.open.nesting

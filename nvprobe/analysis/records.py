@@ -25,15 +25,12 @@ def lost_launches(attribution: Attribution) -> Column:
     """
     trace = attribution.trace
     calls, ops = trace.calls, trace.ops
-    if calls is None:
-        return np.empty(0, np.int64)
     without = np.ones(len(calls), bool)
     without[attribution.call[attribution.call >= 0]] = False
     rows = np.flatnonzero(calls_named(trace, _LAUNCH) & without)
     if not len(rows):
         return rows
-    if ops is not None:
-        rows = rows[~_same_id_has_op(calls, ops, rows)]
+    rows = rows[~_same_id_has_op(calls, ops, rows)]
     return rows[~_captured(attribution, rows)]
 
 
@@ -47,7 +44,6 @@ def _same_id_has_op(calls: Calls, ops: Ops, rows: Column) -> Column:
 def _captured(attribution: Attribution, rows: Column) -> Column:
     """Bool per row: the call happened between begin and end of a capture in its process."""
     calls = attribution.trace.calls
-    assert calls is not None
     begins = np.flatnonzero(calls_named(attribution.trace, _BEGIN_CAPTURE))
     ends = np.flatnonzero(calls_named(attribution.trace, _END_CAPTURE))
     out = np.zeros(len(rows), bool)

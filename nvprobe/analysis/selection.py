@@ -99,33 +99,29 @@ def of_domains(trace: Trace, domains: Sequence[str]) -> Trace:
     """The trace with ranges, spans and marks of these NVTX domains alone."""
     if not domains:
         return trace
-    tables = [t for t in (trace.ranges, trace.spans, trace.marks) if t is not None]
-    used = np.unique(np.concatenate([t.domain for t in tables] or [np.empty(0, np.int32)]))
+    tables = (trace.ranges, trace.spans, trace.marks)
+    used = np.unique(np.concatenate([table.domain for table in tables]))
     named = {"" if row == NO_NAME else str(trace.text(row)): row for row in used.tolist()}
     if unknown := [name for name in domains if name not in named]:
         known = ", ".join(repr(name) for name in list(named)[:8]) or "none"
         raise UsageError(f"--domain {unknown[0]!r}: nothing was recorded in it; there is {known}")
     rows = np.array([named[name] for name in domains])
-    changes: dict[str, Any] = {}
-    for name in ("spans", "marks"):
-        if (table := getattr(trace, name)) is not None:
-            changes[name] = table.take(np.isin(table.domain, rows))
-    if trace.ranges is not None:
-        kept = np.isin(trace.ranges.domain, rows)
-        changes["ranges"] = trace.ranges.take(kept)
-        if trace.operators is not None:
-            changes["operators"] = _referring(trace.operators, "range", kept)
-        if trace.payloads is not None:
-            held = trace.payloads.take(np.isin(trace.payloads.domain, rows))
-            row = _renumbered(kept, held.range)
-            changes["payloads"] = dataclasses.replace(held, range=row)
-    return dataclasses.replace(trace, **changes)
+    kept = np.isin(trace.ranges.domain, rows)
+    held = trace.payloads.take(np.isin(trace.payloads.domain, rows))
+    return dataclasses.replace(
+        trace,
+        ranges=trace.ranges.take(kept),
+        spans=trace.spans.take(np.isin(trace.spans.domain, rows)),
+        marks=trace.marks.take(np.isin(trace.marks.domain, rows)),
+        operators=_referring(trace.operators, "range", kept),
+        payloads=held.with_columns(range=_renumbered(kept, held.range)),
+    )
 
 
 def within(attribution: Attribution, selection: Selection) -> Attribution:
     """What of an attribution lies inside, with owners as they were."""
     sieve = _Sieve(attribution, selection)
-    trace, tree = attribution.trace, attribution.tree
+    trace = attribution.trace
     changes: dict[str, Any] = {
         spec.name: sieve.records(getattr(trace, spec.name))
         for spec in dataclasses.fields(trace)
@@ -133,21 +129,17 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
     }
     ops = sieve.ops()
     call = attribution.call[ops]
-    if trace.calls is not None:
-        calls = sieve.calls()
-        calls[call[call != NO_ROW]] = True
-        call = _renumbered(calls, call)
-        changes["calls"] = trace.calls.take(calls)
-    if trace.ops is not None:
-        changes["ops"] = trace.ops.take(ops)
-        if trace.geometry is not None:
-            changes["geometry"] = _referring(trace.geometry, "op", ops)
-    ranges = np.empty(0, bool)
-    if trace.ranges is not None:
-        ranges = sieve.ranges()
-        changes["ranges"], tree = sieve.cut(ranges)
-    if trace.payloads is not None:
-        changes["payloads"] = sieve.payloads(trace.payloads, ranges)
+    calls, ranges = sieve.calls(), sieve.ranges()
+    calls[call[call != NO_ROW]] = True
+    call = _renumbered(calls, call)
+    cut, tree = sieve.cut(ranges)
+    changes |= {
+        "calls": trace.calls.take(calls),
+        "ops": trace.ops.take(ops),
+        "geometry": _referring(trace.geometry, "op", ops),
+        "ranges": cut,
+        "payloads": sieve.payloads(trace.payloads, ranges),
+    }
     left = int(len(ops) - np.count_nonzero(ops))
     outside = Outside(left, int(attribution.duration[~ops].sum()), selection.words())
     begin, end = sieve.hull()
@@ -193,12 +185,9 @@ class _Sieve:
     def ops(self) -> Column:
         """Bool per op."""
         ops, calls, call = self.trace.ops, self.trace.calls, self.whole.call
-        if ops is None:
-            return np.empty(0, bool)
         called = call != NO_ROW
         time, thread = ops.start.copy(), np.full(len(ops), NO_ROW, np.int32)
-        if calls is not None:
-            time[called], thread[called] = calls.start[call[called]], calls.thread[call[called]]
+        time[called], thread[called] = calls.start[call[called]], calls.thread[call[called]]
         keep = self._in_window(ops.process, time, time)
         keep &= _among(self.processes, ops.process) & _among(self.devices, ops.device)
         keep &= _among(self.threads, thread)
@@ -207,7 +196,6 @@ class _Sieve:
     def calls(self) -> Column:
         """Bool per call: it begins inside, and nothing says that it was for another device."""
         calls = self.trace.calls
-        assert calls is not None
         keep = self._in_window(calls.process, calls.start, calls.start)
         keep &= _among(self.processes, calls.process) & _among(self.threads, calls.thread)
         if self.devices is not None:
@@ -220,7 +208,6 @@ class _Sieve:
     def ranges(self) -> Column:
         """Bool per range: some of it lies inside."""
         ranges = self.trace.ranges
-        assert ranges is not None
         keep = self._in_window(ranges.process, ranges.start, self.whole.tree.end)
         keep &= _among(self.processes, ranges.process) & _among(self.threads, ranges.thread)
         return keep & self._inside(self.whole.tree.path) if self.patterns else keep
@@ -236,7 +223,7 @@ class _Sieve:
             name: np.concatenate([values, alone.columns()[name]])
             for name, values in held.columns().items()
         }
-        return Payloads(**columns)
+        return table.with_columns(**columns)
 
     def cut(self, kept: Column) -> tuple[Table, RangeTree]:
         """The ranges and their tree, cut to the window of their process.
@@ -244,7 +231,6 @@ class _Sieve:
         What lies outside stays as a row without length that is no instance of anything: look-ups
         of open ranges lead to rows of this table.
         """
-        assert self.trace.ranges is not None
         ranges, tree = self.trace.ranges, self.whole.tree
         begin, end = self.begin[ranges.process], self.end[ranges.process]
         start = np.where(kept, np.maximum(ranges.start, begin), ranges.start)
@@ -252,7 +238,7 @@ class _Sieve:
         recorded = np.where(kept & (ranges.end == OPEN) & (end == _LAST), OPEN, closed)
         parent = np.where(kept & (tree.parent != NO_ROW) & kept[tree.parent], tree.parent, NO_ROW)
         return (
-            dataclasses.replace(ranges, start=start, end=recorded),
+            ranges.with_columns(start=start, end=recorded),
             dataclasses.replace(tree, parent=parent, end=closed, folded=tree.folded | ~kept),
         )
 
@@ -356,22 +342,18 @@ def _rows(option: str, wanted: tuple[int, ...], known: Column) -> Column | None:
 def _for_others(whole: Attribution, devices: Column) -> Column:
     """Bool per call: its ops, what it waits for or all that its process runs is of others."""
     calls, ops, syncs = whole.trace.calls, whole.trace.ops, whole.trace.syncs
-    assert calls is not None
-    if ops is None:
-        return np.zeros(len(calls), bool)
     here = np.isin(ops.device, devices)
     processes = len(whole.trace.processes)
     used = np.bincount(ops.process, minlength=processes) > 0
     ours = np.bincount(ops.process[here], minlength=processes) > 0
     out: Column = (used & ~ours)[calls.process]
     out[whole.call[~here & (whole.call != NO_ROW)]] = True
-    if syncs is not None:
-        other = syncs.take(~np.isin(syncs.device, devices) & (syncs.device >= 0))
-        known = calls.correlation > 0
-        out[known] |= np.isin(
-            calls.correlation[known] * processes + calls.process[known],
-            other.correlation * processes + other.process,
-        )
+    other = syncs.take(~np.isin(syncs.device, devices) & (syncs.device >= 0))
+    known = calls.correlation > 0
+    out[known] |= np.isin(
+        calls.correlation[known] * processes + calls.process[known],
+        other.correlation * processes + other.process,
+    )
     out[whole.call[here & (whole.call != NO_ROW)]] = False
     return out
 
@@ -390,4 +372,4 @@ def _referring(table: T, field: str, kept: Column) -> T:
     """The rows that refer to kept rows, renumbered."""
     target = table.columns()[field]
     mine = kept[target]
-    return dataclasses.replace(table.take(mine), **{field: _renumbered(kept, target[mine])})
+    return table.take(mine).with_columns(**{field: _renumbered(kept, target[mine])})

@@ -36,11 +36,9 @@ class RangeShapes:
 def range_shapes(trace: Trace) -> RangeShapes:
     """The shapes of every range."""
     ranges, operators = trace.ranges, trace.operators
-    if ranges is None:
-        return RangeShapes(np.empty(0, np.int32), pa.array([], pa.string()))
     named, in_names = _in_names(trace.strings)
     code = np.append(named, np.int32(NO_NAME))[ranges.name]
-    if operators is None or not len(operators):
+    if not len(operators):
         return RangeShapes(code, in_names)
     listed, in_table = _listed(trace.strings, operators.shapes)
     texts = pa.concat_arrays([in_names, in_table]).dictionary_encode()

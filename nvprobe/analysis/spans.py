@@ -14,8 +14,6 @@ __all__ = ["span_rows"]
 def span_rows(trace: Trace) -> SpanRows:
     """Totals of the start/end ranges, the longest first; open ones last until the capture's end."""
     spans = trace.spans
-    if spans is None:
-        return SpanRows.empty()
     end = np.where(spans.end == OPEN, np.maximum(trace.end_ns, spans.start), spans.end)
     length = np.maximum(end - spans.start, 0)
     key, group = distinct((spans.domain.astype(np.int64) + 1) << 32 | (spans.name + 1))

@@ -27,7 +27,7 @@ def steps(attribution: Attribution, lost_launches: Column) -> Steps:
     """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     rows = _step_ranges(attribution)
-    if ranges is None or not len(rows):
+    if not len(rows):
         return Steps.empty()
     process, start, end = ranges.process[rows], ranges.start[rows], tree.end[rows]
     own = _work(attribution, process, start, end)
@@ -63,8 +63,6 @@ def step_spread(table: Steps) -> StepSpread | None:
 def _step_ranges(attribution: Attribution) -> Column:
     """Rows of ``trace.ranges`` that are steps, by process and start."""
     ranges, tree = attribution.trace.ranges, attribution.tree
-    if ranges is None:
-        return np.empty(0, np.int64)
     leading = attribution.initiating[ranges.process] == ranges.thread
     candidates = np.flatnonzero(leading & ~tree.folded)
     marked = tree.kind[candidates] == Kind.STEP
@@ -112,8 +110,6 @@ def _numbers(index: Column, process: Column) -> Column:
 def _work(attribution: Attribution, process: Column, start: Column, end: Column) -> list[Column]:
     """(ops, gpu_ns, gpu_busy_ns) of the ops called for in each step."""
     ops, size = attribution.trace.ops, len(process)
-    if ops is None:
-        return [np.zeros(size, np.int64)] * 3
     timeline = process_timeline(attribution)
     low, high = timeline.slices(process, start, end)
     step = np.repeat(np.arange(size), high - low)
@@ -135,7 +131,7 @@ def _lost(
     """Launch calls without a GPU record by step."""
     calls = attribution.trace.calls
     out = np.zeros(len(process), np.int64)
-    if calls is None or not len(lost):
+    if not len(lost):
         return out
     for number in np.unique(process):
         mine = process == number

@@ -39,7 +39,7 @@ def _diagnostics(trace: Trace) -> list[str]:
 
 
 def _lost_launches(trace: Trace, lost: Column, steps: Steps) -> str | None:
-    if not len(lost) or trace.calls is None:
+    if not len(lost):
         return None
     where = ""
     hit = np.flatnonzero(steps.missing_launches)
@@ -64,7 +64,7 @@ def _impossible_times(attribution: Attribution) -> str | None:
 def _overlapping_successors(attribution: Attribution, suspect: Column) -> str | None:
     ops, trace = attribution.trace.ops, attribution.trace
     rows = np.flatnonzero(suspect)
-    if ops is None or not len(rows):
+    if not len(rows):
         return None
     names = [text or "(unnamed)" for text in trace.texts(np.unique(ops.short_name[rows]))]
     time = int(attribution.duration[rows].sum())
@@ -77,8 +77,6 @@ def _overlapping_successors(attribution: Attribution, suspect: Column) -> str | 
 
 def _started_before_call(attribution: Attribution) -> str | None:
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    if ops is None or calls is None:
-        return None
     rows = np.flatnonzero(attribution.valid & (attribution.call != NO_ROW))
     lead = calls.start[attribution.call[rows]] - ops.start[rows]
     early = lead > 0

@@ -36,7 +36,7 @@ def attribute(trace: Trace, index_rules: Sequence[str] = ()) -> Attribution:
     """
     tree, look_up, names = range_tree(trace, index_rules)
     call, owner, method = owners(trace, look_up)
-    valid = possible_times(trace.ops if trace.ops is not None else Ops.empty())
+    valid = possible_times(trace.ops)
     return Attribution(
         trace=trace,
         open=look_up,
@@ -56,6 +56,4 @@ def possible_times(ops: Ops) -> Column:
 
 
 def _durations(trace: Trace, valid: Column) -> Column:
-    if trace.ops is None:
-        return np.empty(0, np.int64)
     return np.where(valid, trace.ops.end - trace.ops.start, 0)

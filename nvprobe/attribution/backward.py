@@ -43,7 +43,7 @@ def backward_nodes(attribution: Attribution) -> BackwardNodes:
     """Find the node of every op that an autograd thread launched."""
     trace = attribution.trace
     op = np.flatnonzero(attribution.call >= 0)
-    if trace.calls is None or trace.ranges is None or not len(op):
+    if not len(op):
         nothing = np.empty(0, np.int64)
         return BackwardNodes(nothing, nothing, np.empty(0, bool))
     op = op[attribution.autograd[trace.calls.thread[attribution.call[op]]]]
@@ -86,13 +86,12 @@ def module_of_sequence(
     trace, paths = attribution.trace, attribution.paths
     texts: dict[str, int] = {}
     out = np.full(len(sequence), NO_ROW, np.int64)
-    if trace.sidecar is not None:
-        calls = trace.sidecar.modules
-        called = _innermost_call(attribution, calls, process, sequence)
-        found = np.flatnonzero(called >= 0)
-        used, which = np.unique(calls.module[called[found]], return_inverse=True)
-        rows = [texts.setdefault(text or "", len(texts)) for text in trace.texts(used)]
-        out[found] = np.asarray(rows, np.int64)[which]
+    calls = trace.sidecar.modules
+    called = _innermost_call(attribution, calls, process, sequence)
+    found = np.flatnonzero(called >= 0)
+    used, which = np.unique(calls.module[called[found]], return_inverse=True)
+    rows = [texts.setdefault(text or "", len(texts)) for text in trace.texts(used)]
+    out[found] = np.asarray(rows, np.int64)[which]
     left = np.flatnonzero((out < 0) & (sequence >= 0))
     path = _forward_path(attribution, process[left], sequence[left])
     name = np.full(len(left), NO_ROW, np.int64)
@@ -131,8 +130,6 @@ def _forward_path(attribution: Attribution, process: Column, sequence: Column) -
     """Path of the last forward operator that carries each number, -1."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     out = np.full(len(sequence), NO_ROW, np.int64)
-    if ranges is None:
-        return out
     rows = np.flatnonzero((tree.sequence >= 0) & ~attribution.autograd[ranges.thread])
     rows = rows[np.lexsort((ranges.start[rows], tree.sequence[rows], ranges.process[rows]))]
     if not len(rows) or not len(sequence):

@@ -23,8 +23,6 @@ __all__ = ["captured_ranges", "with_captures"]
 
 def captured_ranges(trace: Trace) -> CaptureRanges:
     """The ranges of all captures that could be brought onto the trace's clock."""
-    if trace.sidecar is None:
-        return CaptureRanges.empty()
     captures = trace.sidecar.captures
     placed = (captures.end > captures.start) & (captures.start != -1)
     return captures if placed.all() else captures.take(placed)

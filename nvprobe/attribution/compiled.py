@@ -73,9 +73,8 @@ class GraphOps:
 
 def graph_ops(attribution: Attribution) -> GraphOps:
     """Explain the ops inside graph ranges by the manifests of the trace's sidecars."""
-    sidecar = attribution.trace.sidecar
     manifests: dict[int, list[GraphManifest]] = defaultdict(list)
-    for manifest in sidecar.manifests if sidecar is not None else ():
+    for manifest in attribution.trace.sidecar.manifests:
         manifests[manifest.process].append(manifest)
     rows, keys = _graph_ranges(attribution.trace)
     op, instance = _ops_inside(attribution, rows)
@@ -83,7 +82,7 @@ def graph_ops(attribution: Attribution) -> GraphOps:
     owners = np.full(len(op), NO_ROW, np.int64)
     for group in _same_sequences(attribution.trace, op, instance):
         row = int(instance[group[0, 0]])
-        process = int(attribution.trace.ranges.process[row])  # type: ignore[union-attr]
+        process = int(attribution.trace.ranges.process[row])
         found = _explain(attribution.trace, manifests[process], keys[row], op[group[0]])
         if found is not None:
             owners[group] = explained.rows(*found)
@@ -101,8 +100,6 @@ def graph_ops(attribution: Attribution) -> GraphOps:
 
 def _graph_ranges(trace: Trace) -> tuple[Column, dict[int, tuple[str, str]]]:
     """Rows of nvprobe's graph ranges, and (compile id, phase) of each."""
-    if trace.ranges is None:
-        return np.empty(0, np.int64), {}
     likely = pc.starts_with(trace.strings, "graph ").fill_null(False)  # texts may be millions
     in_use = np.zeros(len(trace.strings), bool)
     in_use[trace.ranges.name[trace.ranges.name >= 0]] = True
@@ -119,7 +116,7 @@ def _graph_ranges(trace: Trace) -> tuple[Column, dict[int, tuple[str, str]]]:
 def _ops_inside(attribution: Attribution, rows: Column) -> tuple[Column, Column]:
     """(op, graph range) of the ops whose call lies in one, by range and order of launch."""
     trace = attribution.trace
-    if trace.ops is None or trace.calls is None or trace.ranges is None or not len(rows):
+    if not len(rows):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     thread, start, end = trace.ranges.thread[rows], trace.ranges.start[rows], attribution.tree.end
     nesting = nest(thread, start, end[rows], len(trace.threads))
@@ -139,8 +136,6 @@ def _same_sequences(trace: Trace, op: Column, instance: Column) -> list[Column]:
 
     A training loop runs the same kernels in every step: each sequence is explained once.
     """
-    if trace.ops is None or trace.ranges is None:
-        return []
     alike: dict[tuple[int, int, bytes], list[tuple[int, int]]] = defaultdict(list)
     name = trace.ops.short_name[op]
     for first, last in slices(instance):
@@ -159,7 +154,6 @@ def _explain(
     Compile ids begin anew after ``torch.compiler.reset``: of several manifests with the id the one
     whose kernels are found in order, else the last.
     """
-    assert trace.ops is not None
     names = [text or "" for text in trace.texts(trace.ops.short_name[op])]
     kernels = (trace.ops.kind[op] == OpKind.KERNEL).tolist()
     best = None
@@ -231,7 +225,7 @@ def _repeated(attribution: Attribution, rows: Column, keys: dict[int, tuple[str,
     if not len(rows):
         return rows
     around = _enclosing(attribution, rows)
-    graph = attribution.trace.ranges.name[rows].astype(np.int64)  # type: ignore[union-attr]
+    graph = attribution.trace.ranges.name[rows].astype(np.int64)
     inside = around >= 0
     pairs, count = np.unique(np.stack((graph[inside], around[inside])), axis=1, return_counts=True)
     return rows[np.isin(graph, pairs[0, count > 1]) & inside]
@@ -240,7 +234,6 @@ def _repeated(attribution: Attribution, rows: Column, keys: dict[int, tuple[str,
 def _enclosing(attribution: Attribution, rows: Column) -> Column:
     """The innermost range around each graph range: on its thread, else on the initiating one."""
     trace, look_up = attribution.trace, attribution.open
-    assert trace.ranges is not None
     around = attribution.tree.parent[rows].copy()
     alone = np.flatnonzero(around < 0)
     thread, time = trace.ranges.thread[rows[alone]], trace.ranges.start[rows[alone]]

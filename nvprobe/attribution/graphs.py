@@ -22,7 +22,7 @@ def capture_paths(trace: Trace, look_up: OpenPaths, process: Column, node: Colum
     creation is unknown or no range was opened between the begin of the capture and it.
     """
     nodes = trace.graph_nodes
-    if nodes is None or not len(nodes) or not len(node):
+    if not len(nodes) or not len(node):
         return np.full(len(node), NO_PATH, np.int32)
     index = _NodeIndex(nodes)
     created = index.first_creation(index.row(process, node))
@@ -33,7 +33,7 @@ def capture_paths(trace: Trace, look_up: OpenPaths, process: Column, node: Colum
     captor = trace.threads.process[nodes.thread[rows]]
     since = _latest_begin(trace, captor, nodes.time[rows])
     captured = np.flatnonzero(since >= 0)
-    begin = _begin_times(trace)[since[captured]]
+    begin = trace.calls.start[since[captured]]
     found = np.full(len(rows), NO_PATH, np.int32)
     found[captured] = look_up.opened_after(
         nodes.thread[rows[captured]], nodes.time[rows[captured]], begin
@@ -92,16 +92,9 @@ class _NodeIndex:
         return row
 
 
-def _begin_times(trace: Trace) -> Column:
-    """Begin of each call; of none where the export has no calls."""
-    return np.empty(0, np.int64) if trace.calls is None else trace.calls.start
-
-
 def _latest_begin(trace: Trace, process: Column, time: Column) -> Column:
     """Row of the latest begin-capture call of the process at or before each instant, -1."""
     out = np.full(len(time), NO_ROW, np.int64)
-    if trace.calls is None:
-        return out
     begins = np.flatnonzero(calls_named(trace, _BEGIN_CAPTURE))
     begins = begins[np.argsort(trace.calls.start[begins], kind="stable")]
     for value in np.unique(trace.calls.process[begins]).tolist():

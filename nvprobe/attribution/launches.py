@@ -41,7 +41,7 @@ def smallest_correlation(calls: Calls, processes: int) -> Column:
 
 def calls_named(trace: Trace, pattern: str) -> Column:
     """Bool per call: its name matches an RE2 pattern (searched once in the distinct names)."""
-    if trace.calls is None or not len(trace.calls):
+    if not len(trace.calls):
         return np.zeros(0, bool)
     used = np.zeros(len(trace.strings) + 1, bool)
     used[trace.calls.name] = True

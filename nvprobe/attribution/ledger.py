@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.attribution.model import Attribution, Method
-from nvprobe.trace import Column, Ops
+from nvprobe.trace import Column
 
 __all__ = ["Entry", "Ledger", "LedgerError", "ledger"]
 
@@ -39,7 +39,7 @@ class Ledger:
 
 def ledger(attribution: Attribution) -> Ledger:
     """Book every op of an attribution. Raises LedgerError if a sum is not that of the file."""
-    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    ops = attribution.trace.ops
     method, duration = attribution.method, attribution.duration
     total = Entry(len(ops), int(duration.sum()))
     by_process = []
@@ -66,8 +66,6 @@ def _by_method(method: Column, duration: Column) -> dict[Method, Entry]:
 
 def _by_thread(attribution: Attribution) -> dict[int, Entry]:
     calls = attribution.trace.calls
-    if calls is None:
-        return {}
     lost = np.flatnonzero(attribution.method == Method.NO_RANGE_OPEN)
     thread = calls.thread[attribution.call[lost]]
     out = {}

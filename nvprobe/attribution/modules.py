@@ -17,14 +17,14 @@ from nvprobe.attribution.compiled import UNKNOWN, GraphOps, graph_ops, innermost
 from nvprobe.attribution.intervals import runs
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Attribution, ModuleMethod, Modules, Phase
-from nvprobe.trace import NO_PAYLOAD, NO_ROW, Column, Ops
+from nvprobe.trace import NO_PAYLOAD, NO_ROW, Column
 
 __all__ = ["module_ledger", "modules"]
 
 
 def modules(attribution: Attribution) -> Modules:
     """Modules and lines of every op; more of them where the trace has a sidecar merged in."""
-    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    ops = attribution.trace.ops
     pool = _Pool()
     method = np.full(len(ops), ModuleMethod.NO_MODULE, np.int8)
     module = np.full(len(ops), NO_ROW, np.int64)
@@ -69,8 +69,6 @@ def _from_ranges(
 def _recomputed(attribution: Attribution) -> Column:
     """Rows of ops that an autograd thread launches inside a module range of its own."""
     calls = attribution.trace.calls
-    if calls is None:
-        return np.empty(0, np.int64)
     op = np.flatnonzero(attribution.call >= 0)
     op = op[attribution.autograd[calls.thread[attribution.call[op]]]]
     call = attribution.call[op]
@@ -89,7 +87,7 @@ def _from_numbers(
     """(b) backward ops by their node's sequence number, in place."""
     ops = attribution.trace.ops
     nodes = backward_nodes(attribution)
-    if ops is None or not len(nodes.op):
+    if not len(nodes.op):
         return
     backward = phase[nodes.op] != Phase.RECOMPUTE
     phase[nodes.op[backward]] = Phase.BACKWARD
@@ -140,8 +138,7 @@ def _qualified_rows(
     pool: _Pool,
 ) -> Column:
     """Row of each share's full module name: worked out once per (module around, share)."""
-    sidecar = attribution.trace.sidecar
-    roots = set(sidecar.roots) if sidecar is not None else set()
+    roots = set(attribution.trace.sidecar.roots)
     pairs, which = np.unique(np.stack((around, share)), axis=1, return_inverse=True)
     rows = [
         pool.row(qualified(flat[one][0], names[place], is_root=_is_root(names[place], roots)))
@@ -178,7 +175,7 @@ def _numbered(attribution: Attribution, instances: Column) -> list[str | None]:
     """Module of each graph range by the sequence number it carries (backward ranges of nvprobe)."""
     ranges = attribution.trace.ranges
     nothing: list[str | None] = [None] * len(instances)
-    if ranges is None or ranges.payload is None or not len(instances):
+    if ranges.payload is None or not len(instances):
         return nothing
     payload = ranges.payload[instances]
     sequence = np.where(payload == NO_PAYLOAD, NO_ROW, payload)

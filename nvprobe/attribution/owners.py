@@ -18,8 +18,8 @@ _UNIFIED_MEMORY_COPIES = (11, 12)
 
 def owners(trace: Trace, look_up: OpenPaths) -> tuple[Column, Column, Column]:
     """(call row, owner path, method) of every op."""
-    ops = trace.ops if trace.ops is not None else Ops.empty()
-    calls = trace.calls if trace.calls is not None else Calls.empty()
+    ops = trace.ops
+    calls = trace.calls
     call = calls_of_ops(calls, ops)
     started = np.flatnonzero(call >= 0)
     path = np.full(len(ops), NO_PATH, np.int32)

@@ -28,7 +28,7 @@ def range_tree(
     trace: Trace, index_rules: Sequence[str] = ()
 ) -> tuple[RangeTree, OpenPaths, CleanNames]:
     """Names, tree and open-path look-up of ``trace.ranges``."""
-    ranges = trace.ranges if trace.ranges is not None else Ranges.empty()
+    ranges = trace.ranges
     captures = captured_ranges(trace)
     text, capture_text, names = _names(trace, ranges, captures.name, index_rules)
     code = names.code[text]
@@ -123,10 +123,9 @@ def _ends(trace: Trace, ranges: Ranges) -> Column:
 
 def _torch_numbers(trace: Trace, sequence: Column, operator_id: Column) -> tuple[Column, Column]:
     """Sequence numbers and operator ids: from names, or from the operators table."""
-    if trace.operators is not None:
-        row = trace.operators.range
-        sequence[row] = trace.operators.sequence
-        operator_id[row] = trace.operators.external
+    row = trace.operators.range
+    sequence[row] = trace.operators.sequence
+    operator_id[row] = trace.operators.external
     return sequence, operator_id
 
 

@@ -54,4 +54,4 @@ def _has_graphs(export: Path) -> bool:
         trace = load(export)
     except (ImportError, NvprobeError):
         return True
-    return trace.ops is not None and bool((trace.ops.kind == OpKind.GRAPH).any())
+    return bool((trace.ops.kind == OpKind.GRAPH).any())

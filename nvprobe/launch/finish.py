@@ -54,12 +54,12 @@ def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
         seen = DOMAIN in trace.domains
         works = not seen or _in_domain(trace, trace.marks) > 0
         notes.append(annotation_note(plan, folder, pair_works=works))
-    if trace.ops is not None and plan.options.kernels_in_graphs and trace.ops.graph_node.any():
+    if plan.options.kernels_in_graphs and trace.ops.graph_node.any():
         notes.append(
             "kernels inside CUDA graphs were traced one by one, which slows graph replays "
             "(--graphs-whole records each graph as one)"
         )
-    if plan.cuda and not (trace.ops is not None and len(trace.ops)):
+    if plan.cuda and not len(trace.ops):
         notes.append(_gpu_note([text for severity, text in trace.diagnostics if severity >= 2]))
     return notes
 

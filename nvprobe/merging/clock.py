@@ -99,8 +99,6 @@ def _by_marks(first: Trace, second: Trace, shift: int) -> Offset | None:
     scope of torch's profiler of that name, at both ends of the window: mark - end of the scope <=
     offset <= mark - start of the scope.
     """
-    if first.marks is None or second.ranges is None:
-        return None
     marks = {
         text: int(time)
         for text, time in zip(first.texts(first.marks.name), first.marks.time, strict=True)
@@ -140,8 +138,6 @@ def named_pairs(first: Trace, second: Trace, threads: Column) -> tuple[Column, C
     (NVTX ranges, ``record_function``) is paired.
     """
     ours, theirs = first.ranges, second.ranges
-    if ours is None or theirs is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     rows = np.flatnonzero((theirs.source == RangeSource.ANNOTATION) & (threads[theirs.thread] >= 0))
     code = {text: row for row, text in _names(first, ours)}
     named = [(code.get(text, -1), row) for row, text in _names(second, theirs.take(rows))]
@@ -174,8 +170,6 @@ def _evidence(
     """Per common thread: starts and ends of the calls, sorted edges of the operators."""
     starts, ends, edges = [], [], []
     calls, ranges = first.calls, second.ranges
-    if calls is None or ranges is None:
-        return [], [], []
     traced = np.isin(ranges.source, (RangeSource.OPERATOR, RangeSource.ANNOTATION))
     for theirs, ours in enumerate(thread_rows(first, second).tolist()):
         rows = np.flatnonzero(traced & (ranges.thread == theirs))
@@ -264,8 +258,6 @@ def _bounded_by_pairs(
     mine, other = named_pairs(first, second, thread_rows(first, second))
     if not len(mine):
         return low, high, 0
-    assert first.ranges is not None
-    assert second.ranges is not None
     starts = first.ranges.start[mine] - second.ranges.start[other] - shift
     ends = first.ranges.end[mine] - second.ranges.end[other] - shift
     # Where the first source's range is the longer one it contains the other: its start is below.

@@ -59,9 +59,9 @@ def with_nodes(whole: Trace, nodes: Trace) -> Trace:
     Where the two did not launch as many graphs in each process they cannot be paired: a warning
     says so, and graphs stay whole.
     """
-    if whole.ops is None or not (whole.ops.kind == OpKind.GRAPH).any():
+    if not (whole.ops.kind == OpKind.GRAPH).any():
         return whole
-    pairs = _pairs(whole.ops, nodes.ops) if nodes.ops is not None else None
+    pairs = _pairs(whole.ops, nodes.ops)
     if pairs is None:
         warning = (
             "CUDA graphs stay whole: the run that recorded their nodes did not launch as many of "
@@ -101,10 +101,8 @@ def _pairs(whole: Ops, nodes: Ops) -> _Pairs | None:
     return _Pairs(graph, node, replay)
 
 
-def _with_ops(whole: Trace, nodes: Trace, pairs: _Pairs, text: int) -> tuple[Ops, Geometry | None]:
+def _with_ops(whole: Trace, nodes: Trace, pairs: _Pairs, text: int) -> tuple[Ops, Geometry]:
     """Ops and their geometry, nodes last."""
-    assert whole.ops is not None
-    assert nodes.ops is not None
     kept = np.flatnonzero(whole.ops.kind != OpKind.GRAPH)
     of, own = pairs.graph[pairs.replay], nodes.ops.take(pairs.node)
     start, end = _fitted(whole.ops, own, pairs)
@@ -177,25 +175,22 @@ def _threads(whole: Trace, nodes: Trace) -> tuple[Threads, Column]:
     return table, len(known) + np.arange(len(other))
 
 
-def _creations(nodes: Trace, threads: Threads, rows: Column) -> GraphNodes | None:
+def _creations(nodes: Trace, threads: Threads, rows: Column) -> GraphNodes:
     """Where nodes were created, in the time of their own run."""
     table = nodes.graph_nodes
-    if table is None:
-        return None
     thread = rows[table.thread]
-    return dataclasses.replace(table, process=threads.process[thread], thread=thread)
+    return table.with_columns(process=threads.process[thread], thread=thread)
 
 
 def _with_captures(
     whole: Trace, nodes: Trace, threads: Threads, rows: Column, text: int
-) -> Sidecar | None:
+) -> Sidecar:
     """The sidecar, its captures those of the run whose nodes they explain, in that run's time."""
-    if whole.sidecar is None or nodes.sidecar is None:
+    if not (whole.sidecar.recorded and nodes.sidecar.recorded):
         return whole.sidecar
     table = nodes.sidecar.captures
     thread = rows[table.thread]
-    captures = dataclasses.replace(
-        table,
+    captures = table.with_columns(
         process=threads.process[thread],
         thread=thread,
         name=_shifted(table.name, text),
@@ -204,14 +199,14 @@ def _with_captures(
     return dataclasses.replace(whole.sidecar, captures=captures)
 
 
-def _joined_geometry(tables: list[tuple[Geometry | None, Column]]) -> Geometry | None:
+def _joined_geometry(tables: list[tuple[Geometry, Column]]) -> Geometry:
     """The rows of both whose op is kept, with its new place."""
     found = []
     for table, place in tables:
-        if table is not None:
+        if table.recorded:
             kept = table.take(place[table.op] != NO_ROW)
             found.append(dataclasses.replace(kept, op=place[kept.op]))
-    return _joined(found) if found else None
+    return _joined(found) if found else Geometry.absent()
 
 
 def _joined(tables: list[T]) -> T:

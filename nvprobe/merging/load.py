@@ -164,7 +164,7 @@ def _by_sequence(profile: Trace, torch: Trace) -> Trace:
 
 def _not_one_program(profile: Trace, torch: Trace, match: Match) -> str:
     files = " and ".join(shown(trace.sources[0].file) for trace in (profile, torch))
-    if torch.ops is None or not len(torch.ops):
+    if not len(torch.ops):
         return (
             f"{files}: not of one process, and the torch trace has no kernels to match by; "
             "record both in one run, or the torch trace with ProfilerActivity.CUDA"

@@ -60,9 +60,7 @@ def merged(
         operators=operators,
         frames=_frames(torch, (rows, table), times, names),
         flows=_flows(torch, (rows, table), times),
-        memory=profile.memory
-        if profile.memory is not None
-        else _memory(profile, torch, rows, times),
+        memory=profile.memory if profile.memory.recorded else _memory(profile, torch, rows, times),
         clock=clock,
         warnings=(*profile.warnings, *torch.warnings),
         missing=(*profile.missing, *added),
@@ -96,12 +94,12 @@ def _shifted_names(names: Column, by: int) -> Column:
 
 def _ranges(
     profile: Trace, torch: Trace, merged_threads: tuple[Column, Threads], times: Times, error: int
-) -> tuple[Ranges | None, Operators | None]:
+) -> tuple[Ranges, Operators]:
     """The ranges of both, and the operators table on the merged rows."""
     theirs, (rows, table) = torch.ranges, merged_threads
-    if theirs is None:
+    if not theirs.recorded:
         return profile.ranges, profile.operators
-    ours = profile.ranges if profile.ranges is not None else Ranges.empty()
+    ours = profile.ranges
     known = np.where(rows < len(profile.threads), rows, NO_ROW)
     both_have = twins(profile, torch, known)
     keep = np.flatnonzero(_new_to_profile(profile, torch, known) & ~both_have.doubled)
@@ -135,7 +133,6 @@ def _new_to_profile(profile: Trace, torch: Trace, threads: Column) -> Column:
 
     ``threads`` maps torch's threads to the profile's, -1.
     """
-    assert torch.ranges is not None
     keep = np.ones(len(torch.ranges), bool)
     keep[named_pairs(profile, torch, threads)[1]] = False
     if _has_modules(profile):
@@ -145,8 +142,6 @@ def _new_to_profile(profile: Trace, torch: Trace, threads: Column) -> Column:
 
 def _has_modules(profile: Trace) -> bool:
     """Whether the profile has module ranges: by nvprobe's category, or named ``fwd:…``."""
-    if profile.ranges is None:
-        return False
     columns = ((profile.ranges.category, "^module$"), (profile.ranges.name, "^fwd:"))
     for column, pattern in columns:
         texts = profile.strings.take(pa.array(np.unique(column[column >= 0])))
@@ -201,9 +196,7 @@ def _moved_finish(
     return np.where(after & ~inside, finish, start), np.where(inside, finish, end)
 
 
-def _operators(torch: Trace, place: Column, names: int, both_have: Twins) -> Operators | None:
-    if torch.operators is None:
-        return None
+def _operators(torch: Trace, place: Column, names: int, both_have: Twins) -> Operators:
     table = torch.operators.take(place[torch.operators.range] >= 0)
     table = both_have.numbered(table, both_have.partner[table.range])
     texts = {
@@ -211,16 +204,14 @@ def _operators(torch: Trace, place: Column, names: int, both_have: Twins) -> Ope
         for name, values in table.columns().items()
         if name in ("shapes", "types", "arguments")
     }
-    return dataclasses.replace(table, range=place[table.range], **texts)
+    return table.with_columns(range=place[table.range], **texts)
 
 
 def _frames(
     torch: Trace, merged_threads: tuple[Column, Threads], times: Times, names: int
-) -> Frames | None:
+) -> Frames:
     table, (rows, threads) = torch.frames, merged_threads
-    if table is None:
-        return None
-    return Frames(
+    return table.with_columns(
         process=threads.process[rows[table.thread]],
         thread=rows[table.thread],
         start=times(table.thread, table.start),
@@ -229,12 +220,9 @@ def _frames(
     )
 
 
-def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -> Flows | None:
+def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -> Flows:
     table, (rows, threads) = torch.flows, merged_threads
-    if table is None:
-        return None
-    return dataclasses.replace(
-        table,
+    return table.with_columns(
         process=threads.process[rows[table.thread]],
         thread=rows[table.thread],
         end_thread=rows[table.end_thread],
@@ -243,10 +231,10 @@ def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -
     )
 
 
-def _memory(profile: Trace, torch: Trace, rows: Column, times: Times) -> MemoryEvents | None:
+def _memory(profile: Trace, torch: Trace, rows: Column, times: Times) -> MemoryEvents:
     table = torch.memory
-    if table is None or not len(table):
-        return None
+    if not len(table):
+        return MemoryEvents.absent()
     process = _processes(profile, torch)[table.process]
     ordinal = np.append(torch.devices.id, NO_DEVICE)[table.device]  # of the host: the last
     return dataclasses.replace(
@@ -265,8 +253,6 @@ def _devices(profile: Trace, process: Column, ordinal: Column) -> Column:
     nothing tells which it is. ``ordinal`` is -1 for the host.
     """
     out = np.full(len(ordinal), NO_DEVICE, np.int32)
-    if profile.ops is None:
-        return out
     for one in np.unique(process[ordinal >= 0]).tolist():
         used = np.unique(profile.ops.device[profile.ops.process == one])
         used = used[used >= 0]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.attribution.model import Attribution, Kind
-from nvprobe.trace import NO_ROW, Calls, Column, OpKind, Ops, RangeSource
+from nvprobe.trace import NO_ROW, Column, OpKind, RangeSource
 
 __all__ = ["Match", "match_kernels"]
 
@@ -67,8 +67,8 @@ class _Launched:
     def of(cls, attribution: Attribution, common: set[str]) -> _Launched:
         """Ops in the order of their calls, with paths and kernels that both sources name alike."""
         trace = attribution.trace
-        ops = trace.ops if trace.ops is not None else Ops.empty()
-        calls = trace.calls if trace.calls is not None else Calls.empty()
+        ops = trace.ops
+        calls = trace.calls
         op = np.flatnonzero((attribution.call >= 0) & (ops.kind != OpKind.GRAPH))
         order = np.lexsort((ops.start[op], calls.start[attribution.call[op]]))
         op = op[order]
@@ -85,8 +85,6 @@ class _Launched:
 def _own_names(attribution: Attribution) -> set[str]:
     """Names of paths that the program itself wrote: no operators, no frames of torch."""
     ranges = attribution.trace.ranges
-    if ranges is None:
-        return set()
     written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION))
     kinds = attribution.tree.kind
     written &= ~np.isin(kinds, (Kind.OPERATOR, Kind.LIBRARY, Kind.COLLECTIVE))
@@ -115,8 +113,6 @@ def _steps(attribution: Attribution, op: Column) -> Column:
     trace, tree = attribution.trace, attribution.tree
     ranges, calls = trace.ranges, trace.calls
     out = np.full(len(op), NO_ROW, np.int64)
-    if ranges is None or calls is None:
-        return out
     main = attribution.initiating[ranges.process]
     rows = np.flatnonzero(_outermost_steps(attribution) & (ranges.thread == main))
     rows = rows[np.argsort(ranges.start[rows], kind="stable")]

@@ -42,8 +42,7 @@ def _together(traces: Sequence[Trace]) -> Trace:
     tables: dict[str, Any] = {
         spec.name: parts.table(spec.name)
         for spec in dataclasses.fields(Trace)
-        if any(isinstance(getattr(one, spec.name), Table) for one in traces)
-        and spec.name != "devices"
+        if isinstance(getattr(traces[0], spec.name), Table) and spec.name != "devices"
     }
     return dataclasses.replace(
         traces[0],
@@ -78,7 +77,7 @@ class _Parts:
         self.threads = _before([len(one.threads) for one in traces])
         self.strings, self.names = _one_vocabulary(traces)
         self.of = {
-            name: _before([_length(getattr(one, name)) for one in traces])
+            name: _before([len(getattr(one, name)) for one in traces])
             for name in _REFERENCES.values()
         }
         zero = traces[0].origin_ns or 0
@@ -89,7 +88,10 @@ class _Parts:
 
     def table(self, name: str) -> Table:
         """One table of all traces that have it, references and times brought together."""
-        places = [n for n, one in enumerate(self.traces) if getattr(one, name) is not None]
+        places = [n for n, one in enumerate(self.traces) if name in one.recorded]
+        if not places:
+            absent: Table = getattr(self.traces[0], name)
+            return absent
         tables = [getattr(self.traces[n], name) for n in places]
         columns: dict[str, Any] = {}
         for spec in dataclasses.fields(tables[0]):
@@ -150,7 +152,3 @@ def _one_vocabulary(traces: Sequence[Trace]) -> tuple[pa.StringArray, list[Colum
 
 def _before(lengths: list[int]) -> list[int]:
     return [0, *np.cumsum(lengths[:-1]).tolist()]
-
-
-def _length(table: Table | None) -> int:
-    return 0 if table is None else len(table)

@@ -6,7 +6,6 @@ only the trace knows of them (shapes, types, arguments) goes over where both ran
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +31,19 @@ class Twins:
     def numbered(self, table: Operators, partner: Column) -> Operators:
         """The table with the profile's own numbers, where ``partner`` is a row of its ranges."""
         own = partner >= 0
-        return dataclasses.replace(
-            table,
+        return table.with_columns(
             **{
                 column: np.where(own, numbers[partner], getattr(table, column))
                 for column, numbers in self._numbers.items()
-            },
+            }
         )
 
 
 def twins(profile: Trace, torch: Trace, threads: Column) -> Twins:
     """Find the operators that both have; ``threads`` maps torch's threads to the profile's, -1."""
     ours, theirs = profile.ranges, torch.ranges
-    assert theirs is not None
     nothing = Twins(np.zeros(len(theirs), bool), np.full(len(theirs), NO_ROW, np.int64), {})
-    if ours is None or not len(ours):
+    if not len(ours):
         return nothing
     found = labels(profile.strings.cast(pa.string()))
     labelled = np.append((found.sequence >= 0) | (found.operator_id >= 0), False)

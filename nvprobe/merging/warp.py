@@ -81,8 +81,6 @@ def _range_edges(
     first: Attribution, second: Attribution, pairs: tuple[Column, Column], thread: int
 ) -> tuple[Column, Column]:
     ours, theirs = first.trace.ranges, second.trace.ranges
-    if ours is None or theirs is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     here = theirs.thread[pairs[1]] == thread
     a, b = pairs[0][here], pairs[1][here]
     return (
@@ -93,7 +91,6 @@ def _range_edges(
 
 def _launches(trace: Trace) -> Column:
     """Rows of the calls that start GPU work, in order; also those of a graph being captured."""
-    assert trace.calls is not None
     rows = np.flatnonzero(calls_named(trace, _LAUNCH))
     return rows[np.argsort(trace.calls.start[rows], kind="stable")]
 

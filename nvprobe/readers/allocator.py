@@ -27,7 +27,7 @@ def allocator_samples(
     """
     ordinal = _integers([row["device"] for row in rows]).astype(np.int32)
     ops = trace.ops
-    used = np.empty(0, np.int64) if ops is None else np.unique(ops.device[ops.process == process])
+    used = np.unique(ops.device[ops.process == process])
     used, sampled = used[used >= 0], np.unique(ordinal)
     known = len(used) == len(sampled)
     return AllocatorSamples(

@@ -20,7 +20,7 @@ _HEADER = "trace.json"
 
 def can_keep(trace: Trace) -> bool:
     """Whether a Trace is columns and plain facts alone (a merged sidecar is more)."""
-    return trace.sidecar is None
+    return not trace.sidecar.recorded
 
 
 def write_columns(trace: Trace, folder: Path) -> None:
@@ -29,9 +29,11 @@ def write_columns(trace: Trace, folder: Path) -> None:
     for spec in dataclasses.fields(trace):
         value = getattr(trace, spec.name)
         if isinstance(value, Table):
+            if not value.recorded:
+                continue
             _write(folder / f"{spec.name}.arrow", value.columns())
             facts["tables"][spec.name] = type(value).__name__
-        elif spec.name != "strings":
+        elif spec.name not in ("strings", "sidecar"):
             facts[spec.name] = value
     _write(folder / _STRINGS, {"text": trace.strings})
     text = json.dumps(facts, default=dataclasses.asdict)

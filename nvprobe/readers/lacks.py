@@ -45,7 +45,7 @@ def _gpu(trace: Trace) -> Iterator[Missing]:
             "GPU, and let the program end normally (or call torch.cuda.profiler.stop()) so that "
             "its buffers are flushed",
         )
-    elif count := 0 if trace.calls is None else len(trace.calls):
+    elif count := len(trace.calls):
         calls = "1 CUDA call was" if count == 1 else f"{count:,} CUDA calls were"
         yield Missing(
             "GPU records (kernels, copies)",
@@ -109,8 +109,6 @@ def _annotations(trace: Trace) -> Iterator[Missing]:
 
 
 def _graphs(trace: Trace) -> Iterator[Missing]:
-    if trace.ops is None:
-        return
     whole = int(np.count_nonzero(trace.ops.kind == OpKind.GRAPH))
     if whole:
         yield Missing(
@@ -131,7 +129,7 @@ def _graphs(trace: Trace) -> Iterator[Missing]:
 
 
 def _rest(trace: Trace) -> Iterator[Missing]:
-    if trace.syncs is None and _named(trace, _SYNCHRONIZE):
+    if not trace.syncs.recorded and _named(trace, _SYNCHRONIZE):
         yield Missing(
             "synchronisation records",
             "synchronising calls were recorded, but not what they waited for",
@@ -151,7 +149,7 @@ def _bytes(trace: Trace) -> Iterator[Missing]:
     """Payloads whose layout is in the file and whose bytes are not: of the program, or of nsys."""
     stacks = _filled(trace.python_samples) or _filled(trace.backtraces)
     fields = trace.payload_fields
-    if fields is None or not len(fields) or _filled(trace.payloads) or stacks:
+    if not len(fields) or _filled(trace.payloads) or stacks:
         return
     again = "export the report again with nsys export --include-blobs=true (2024.6 and later)"
     schemas = set(trace.texts(fields.schema_name)) - {None}
@@ -170,13 +168,13 @@ def _bytes(trace: Trace) -> Iterator[Missing]:
         )
 
 
-def _filled(table: Table | None) -> bool:
-    return table is not None and len(table) > 0
+def _filled(table: Table) -> bool:
+    return len(table) > 0
 
 
 def _named(trace: Trace, pattern: str) -> int:
     """How many calls have a name that matches ``pattern``."""
-    if trace.calls is None or not len(trace.calls):
+    if not len(trace.calls):
         return 0
     counts = np.bincount(trace.calls.name[trace.calls.name >= 0], minlength=len(trace.strings))
     used = np.flatnonzero(counts)

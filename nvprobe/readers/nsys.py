@@ -114,10 +114,10 @@ def assemble(tables: Tables, source: Source) -> Trace:
         os_stacks=read_callchains(frames, names, OS_STACKS),
         samples=read_samples(frames, people),
         sample_stacks=read_callchains(frames, names, SAMPLE_STACKS),
-        python_samples=None if python is None else python.samples,
-        python_stacks=None if python is None else python.chains(pool),
-        backtraces=None if behind is None else behind.samples,
-        backtrace_stacks=None if behind is None else behind.chains(pool),
+        python_samples=python.samples,
+        python_stacks=python.chains(pool),
+        backtraces=behind.samples,
+        backtrace_stacks=behind.chains(pool),
         schedule=read_schedule(frames, people),
         page_faults=read_page_faults(frames, people, gpus),
         payload_fields=read_payload_fields(tables, names),
@@ -133,11 +133,11 @@ def assemble(tables: Tables, source: Source) -> Trace:
     return dataclasses.replace(trace, missing=lacks(trace))
 
 
-def _joined_ranges(noted: Ranges | None, libraries: list[Ranges]) -> Ranges | None:
+def _joined_ranges(noted: Ranges, libraries: list[Ranges]) -> Ranges:
     """Annotations, and the calls of traced libraries after them."""
     if not libraries:
         return noted
-    parts = [part for part in (noted, *libraries) if part is not None]
+    parts = [part for part in (noted, *libraries) if part.recorded]
     columns = {}
     for spec in dataclasses.fields(Ranges):
         values = [getattr(part, spec.name) for part in parts]
@@ -214,12 +214,12 @@ def _window(trace: Trace, duration: int | None) -> tuple[int, int]:
     """
     ends = [0, duration if duration is not None and duration <= LONGEST_TIME else 0]
     for table in (trace.calls, trace.ops, trace.ranges, trace.spans, trace.syncs):
-        if table is not None and len(table):
+        if len(table):
             end = table.end
             closed = end[end != OPEN]
             ends += [int(closed.max())] if len(closed) else []
             ends.append(int(table.start.max()))
-    if trace.marks is not None and len(trace.marks):
+    if len(trace.marks):
         ends.append(int(trace.marks.time.max()))
     return 0, max(ends)
 
@@ -228,7 +228,7 @@ def _left_open(noted: Annotations) -> list[str]:
     """How many ranges and spans were never closed, in words."""
     out = []
     for what, table in (("range", noted.ranges), ("start/end range", noted.spans)):
-        count = 0 if table is None else int(np.count_nonzero(table.end == OPEN))
+        count = int(np.count_nonzero(table.end == OPEN))
         if count:
             were, ends = (
                 ("was", "it counts as open") if count == 1 else ("were", "they count as open")

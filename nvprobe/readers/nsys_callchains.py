@@ -11,11 +11,11 @@ from nvprobe.trace import CallChains
 __all__ = ["read_callchains"]
 
 
-def read_callchains(frames: Frames, names: Names, table: str) -> CallChains | None:
+def read_callchains(frames: Frames, names: Names, table: str) -> CallChains:
     """All stacks of a table of call chains; ``None`` where the export lacks it."""
     rows = frames.rows.get(table)
     if rows is None:
-        return None
+        return CallChains.absent()
     chain, depth = rows.ints("id", -1), rows.ints("stackDepth", -1)
     order = np.lexsort((depth, chain))
     return CallChains(

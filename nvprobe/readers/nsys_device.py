@@ -46,11 +46,11 @@ _HOST_MEMORY = (0, 1)
 """``memKind`` of pageable and pinned memory."""
 
 
-def read_counters(frames: Frames, gpus: Gpus, names: Names, tables: Tables) -> Counters | None:
+def read_counters(frames: Frames, gpus: Gpus, names: Names, tables: Tables) -> Counters:
     """Samples of GPU metrics. A metric is known by its type (which GPU) and number."""
     rows = frames.rows.get(METRICS)
     if rows is None:
-        return None
+        return Counters.absent()
     types, type_codes = frames.encoded(METRICS, "typeId")
     metrics, metric_codes = frames.encoded(METRICS, "metricId")
     listed = tables.read("TARGET_INFO_GPU_METRICS")
@@ -71,10 +71,10 @@ def read_counters(frames: Frames, gpus: Gpus, names: Names, tables: Tables) -> C
     )
 
 
-def counters_of(samples: GenericMetrics | None, gpus: Gpus, pool: StringPool) -> Counters | None:
+def counters_of(samples: GenericMetrics | None, gpus: Gpus, pool: StringPool) -> Counters:
     """Samples of GPU metrics that the export holds as generic events."""
     if samples is None:
-        return None
+        return Counters.absent()
     return Counters(
         device=np.searchsorted(gpus.ids, metric_devices(samples.type)),
         time=samples.time,
@@ -83,11 +83,11 @@ def counters_of(samples: GenericMetrics | None, gpus: Gpus, pool: StringPool) ->
     )
 
 
-def read_cuda_events(frames: Frames, people: People, gpus: Gpus) -> CudaEvents | None:
+def read_cuda_events(frames: Frames, people: People, gpus: Gpus) -> CudaEvents:
     """Records of CUDA events."""
     rows = frames.rows.get(CUDA_EVENTS)
     if rows is None:
-        return None
+        return CudaEvents.absent()
     process = people.process(CUDA_EVENTS)
     time = rows.ints("timestamp", 0)
     return CudaEvents(
@@ -102,13 +102,11 @@ def read_cuda_events(frames: Frames, people: People, gpus: Gpus) -> CudaEvents |
     )
 
 
-def read_memory(
-    frames: Frames, people: People, gpus: Gpus, calls: Calls | None
-) -> MemoryEvents | None:
+def read_memory(frames: Frames, people: People, gpus: Gpus, calls: Calls) -> MemoryEvents:
     """Allocations and frees of the driver (``--cuda-memory-usage``)."""
     rows = frames.rows.get(MEMORY)
     if rows is None:
-        return None
+        return MemoryEvents.absent()
     process = people.process(MEMORY)
     unknown = np.full(len(rows), -1, np.int64)
     freed = rows.ints("memoryOperationType", 0) == _FREED
@@ -126,9 +124,9 @@ def read_memory(
     )
 
 
-def _calling_thread(process: Column, correlation: Column, calls: Calls | None) -> Column:
+def _calling_thread(process: Column, correlation: Column, calls: Calls) -> Column:
     """Thread row of the call of each (process, correlation), ``NO_ROW`` where there is none."""
-    if calls is None or not len(calls) or not len(process):
+    if not len(calls) or not len(process):
         return np.full(len(process), NO_ROW, np.int32)
     some = np.flatnonzero(np.isin(calls.correlation, correlation))
     order = some[np.lexsort((calls.correlation[some], calls.process[some]))]
@@ -147,7 +145,7 @@ def _pairs(process: Column, correlation: Column) -> Column:
     return pairs
 
 
-def read_page_faults(frames: Frames, people: People, gpus: Gpus) -> PageFaults | None:
+def read_page_faults(frames: Frames, people: People, gpus: Gpus) -> PageFaults:
     """Page faults of unified memory on either side."""
     parts = []
     for table, rows in frames.get(CPU_FAULTS, GPU_FAULTS):
@@ -167,15 +165,15 @@ def read_page_faults(frames: Frames, people: People, gpus: Gpus) -> PageFaults |
             }
         )
     if not parts:
-        return None
+        return PageFaults.absent()
     return PageFaults(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
 
 
-def read_payload_fields(tables: Tables, names: Names) -> PayloadFields | None:
+def read_payload_fields(tables: Tables, names: Names) -> PayloadFields:
     """Fields of the payload schemas that programs registered."""
     rows, schemas = tables.read("NVTX_PAYLOAD_SCHEMA_ENTRIES"), tables.read("NVTX_PAYLOAD_SCHEMAS")
     if rows is None:
-        return None
+        return PayloadFields.absent()
     titles: dict[tuple[int, int], int] = {}
     if schemas is not None:
         keys = zip(

@@ -13,11 +13,11 @@ from nvprobe.trace import NO_NAME, OPEN, OsCalls, Ranges, RangeSource, Samples, 
 __all__ = ["read_library_calls", "read_os_calls", "read_samples", "read_schedule"]
 
 
-def read_os_calls(frames: Frames, people: People, names: Names) -> OsCalls | None:
+def read_os_calls(frames: Frames, people: People, names: Names) -> OsCalls:
     """Calls of operating system libraries."""
     rows = frames.rows.get(OS_CALLS)
     if rows is None:
-        return None
+        return OsCalls.absent()
     thread = people.thread(OS_CALLS)
     return OsCalls(
         process=people.thread_process[thread],
@@ -30,11 +30,11 @@ def read_os_calls(frames: Frames, people: People, names: Names) -> OsCalls | Non
     )
 
 
-def read_samples(frames: Frames, people: People) -> Samples | None:
+def read_samples(frames: Frames, people: People) -> Samples:
     """Periodic samples; a sample's id is that of its stack."""
     rows = frames.rows.get(SAMPLES)
     if rows is None:
-        return None
+        return Samples.absent()
     thread = people.thread(SAMPLES)
     return Samples(
         process=people.thread_process[thread],
@@ -45,11 +45,11 @@ def read_samples(frames: Frames, people: People) -> Samples | None:
     )
 
 
-def read_schedule(frames: Frames, people: People) -> Schedule | None:
+def read_schedule(frames: Frames, people: People) -> Schedule:
     """Context switches of the CPUs."""
     rows = frames.rows.get(SCHEDULE)
     if rows is None:
-        return None
+        return Schedule.absent()
     thread = people.thread(SCHEDULE)
     return Schedule(
         process=people.thread_process[thread],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,12 @@ _PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
 
 @dataclass(frozen=True)
 class Annotations:
-    """What was annotated; all ``None`` and empty where the export has no NVTX table."""
+    """What was annotated; nothing where the export has no NVTX table."""
 
-    ranges: Ranges | None = None
-    spans: Spans | None = None
-    marks: Marks | None = None
-    payloads: Payloads | None = None
+    ranges: Ranges = field(default_factory=Ranges.absent)
+    spans: Spans = field(default_factory=Spans.absent)
+    marks: Marks = field(default_factory=Marks.absent)
+    payloads: Payloads = field(default_factory=Payloads.absent)
     domains: Column | None = None
     """String rows of the domains that were created."""
     thread_names: tuple[Column, Column] | None = None
@@ -78,7 +78,7 @@ def read_annotations(
         spans, pushed = np.concatenate((spans, pushed[held])), pushed[~held]
     return Annotations(
         ranges=events.ranges(pushed),
-        payloads=None if decoded is None else events.payloads(decoded, pushed),
+        payloads=Payloads.absent() if decoded is None else events.payloads(decoded, pushed),
         spans=events.spans(spans),
         marks=events.marks(_among(kind, Event.MARK, Event.TEXT_MARK)),
         domains=made[[one not in (_GIL, *PYTHON_DOMAINS) for one in text]],

@@ -47,7 +47,7 @@ _NO_STREAM = 2**32 - 1
 _NSYS_MEMORY_UNKNOWN = 7
 
 
-def read_ops(frames: Frames, people: People, gpus: Gpus, names: Names) -> Ops | None:
+def read_ops(frames: Frames, people: People, gpus: Gpus, names: Names) -> Ops:
     """GPU operations of all tables: kernels first, then copies, sets and whole graphs.
 
     A row whose times cannot be is kept with start and end 0: it still counts as an op.
@@ -58,7 +58,7 @@ def read_ops(frames: Frames, people: People, gpus: Gpus, names: Names) -> Ops | 
             parts.append(_ops(table, frames.rows[table], people, gpus, names))
             frames.release(table)
     if not parts:
-        return None
+        return Ops.absent()
     return Ops(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
 
 
@@ -117,11 +117,11 @@ def _memory(rows: Rows, column: str) -> Column:
     return np.where(known, kind + 1, np.where(kind == _NSYS_MEMORY_UNKNOWN, 0, -1)).astype(np.int8)
 
 
-def read_geometry(frames: Frames) -> Geometry | None:
+def read_geometry(frames: Frames) -> Geometry:
     """Launch geometry; kernels are the first rows of the ops."""
     rows = frames.rows.get(KERNELS)
     if rows is None or not rows.has("gridX", "blockX"):
-        return None
+        return Geometry.absent()
     columns = {
         "grid_x": "gridX",
         "grid_y": "gridY",
@@ -137,7 +137,7 @@ def read_geometry(frames: Frames) -> Geometry | None:
     return Geometry(op=np.arange(len(rows)), **values)
 
 
-def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
+def read_calls(frames: Frames, people: People, names: Names) -> Calls:
     """Runtime and driver calls; newer exports keep both in the runtime table."""
     parts = []
     for table, rows in frames.get(*CALLS):
@@ -155,7 +155,7 @@ def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
         )
     frames.release(*CALLS)
     if not parts:
-        return None
+        return Calls.absent()
     columns: dict[str, Column | None] = {
         name: _joined([part[name] for part in parts]) for name in parts[0]
     }
@@ -165,13 +165,13 @@ def read_calls(frames: Frames, people: People, names: Names) -> Calls | None:
     return Calls(**columns)  # type: ignore[arg-type]
 
 
-def by_context(records: Located | None, ops: Ops | None) -> Located | None:
+def by_context(records: Located, ops: Ops) -> Located:
     """Records on the device on which their context runs ops, where any are known of it.
 
     A context belongs to one device. Synchronisations and events of a process that runs on the
     second GPU alone say device 0 all the same [2026.2_two_gpus].
     """
-    if records is None or ops is None or not len(ops):
+    if not len(records) or not len(ops):
         return records
     if (ops.device == ops.device[0]).all() and (records.device == ops.device[0]).all():
         return records
@@ -187,11 +187,11 @@ def _context(table: Ops | Syncs | CudaEvents) -> Column:
     return table.process.astype(np.int64) << 40 | (table.context & ((1 << 40) - 1))
 
 
-def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs | None:
+def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs:
     """Synchronisation records of CUPTI. Their type is left alone: its numbers differ by version."""
     rows = frames.rows.get(SYNCS)
     if rows is None:
-        return None
+        return Syncs.absent()
     process = people.process(SYNCS)
     stream = rows.ints("streamId", -1)
     return Syncs(
@@ -207,7 +207,7 @@ def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs | None:
     )
 
 
-def read_graph_nodes(frames: Frames, people: People) -> GraphNodes | None:
+def read_graph_nodes(frames: Frames, people: People) -> GraphNodes:
     """Creations of graph nodes; in 2022 they were in the table of graph events."""
     parts = []
     for table, rows in frames.get("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS"):
@@ -223,11 +223,11 @@ def read_graph_nodes(frames: Frames, people: People) -> GraphNodes | None:
                 }
             )
     if not parts:
-        return None
+        return GraphNodes.absent()
     return GraphNodes(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
 
 
-def read_overheads(frames: Frames, people: People, names: Names) -> Overheads | None:
+def read_overheads(frames: Frames, people: People, names: Names) -> Overheads:
     """Time that the profiler itself took."""
     parts = []
     for table, rows in frames.get(*OVERHEADS):
@@ -242,5 +242,5 @@ def read_overheads(frames: Frames, people: People, names: Names) -> Overheads | 
             }
         )
     if not parts:
-        return None
+        return Overheads.absent()
     return Overheads(**{name: _joined([part[name] for part in parts]) for name in parts[0]})

@@ -76,11 +76,12 @@ class PythonStacks:
     @classmethod
     def read(
         cls, frames: Frames, people: People, tables: Tables, pool: StringPool, table: str
-    ) -> PythonStacks | None:
-        """Read the stacks of one table into ``pool``; ``None`` where the export has none."""
+    ) -> PythonStacks:
+        """Read the stacks of one table into ``pool``."""
         marks = frames.rows.get(table)
         if marks is None:
-            return None
+            none = np.empty(0, np.int64)
+            return cls(Samples.absent(), none, none, none, pool.add(pa.array([], pa.string())))
         size, words = _words(marks.blobs("binaryData"))
         sound = _fits(size, words)
         if lost := len(marks) - int(np.count_nonzero(sound)):
@@ -107,6 +108,8 @@ class PythonStacks:
 
     def chains(self, pool: StringPool) -> CallChains:
         """The stacks, once the pool is frozen; a frame is called ``train.py(12): forward``."""
+        if not self.samples.recorded:
+            return CallChains.absent()
         rows = pool.rows(self.texts)
         return CallChains(chain=self.chain, depth=self.depth, symbol=rows[self.frame])
 

@@ -145,11 +145,12 @@ class _Merger:
     def trace(self) -> Trace:
         """The original with everything added."""
         whole = self.original
+        parts: dict[str, Any] = {name: tuple(values) for name, values in self.parts.items()}
         sidecar = Sidecar(
             modules=_joined(self.modules),
             captures=_joined(self.captures),
-            allocator=_joined(self.allocator) if self.allocator else None,
-            **{name: tuple(values) for name, values in self.parts.items()},
+            allocator=_joined(self.allocator) if self.allocator else AllocatorSamples.absent(),
+            **parts,
         )
         strings = pa.concat_arrays([whole.strings, pa.array(self.texts, pa.string())])
         processes = dataclasses.replace(whole.processes, rank=self.rank)
@@ -244,8 +245,6 @@ def _marked_shift(trace: Trace, process: int) -> int | None:
     """
     shifts = []
     for table, when in ((trace.marks, "time"), (trace.ranges, "start")):
-        if table is None:
-            continue
         names = np.unique(table.name[table.process == process])
         named = {int(n): trace.text(int(n)) or "" for n in names if n >= 0}
         clock = {n: t for n, t in named.items() if t.startswith(_CLOCK_MARK)}

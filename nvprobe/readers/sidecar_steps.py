@@ -27,10 +27,10 @@ class StepRows:
     end: Column
 
 
-def numbered(trace: Trace, steps: Sequence[StepRows]) -> Ranges | None:
+def numbered(trace: Trace, steps: Sequence[StepRows]) -> Ranges:
     """The ranges of a trace without payloads, those named ``step`` with their number as payload."""
     ranges = trace.ranges
-    if ranges is None or ranges.payload is not None or not steps:
+    if ranges.payload is not None or not steps:
         return ranges
     names = [name for name in np.unique(ranges.name).tolist() if trace.text(name) == _STEP]
     named = np.isin(ranges.name, names) & (ranges.end != OPEN)

@@ -284,7 +284,7 @@ def event_tables(attribution: Attribution) -> dict[str, pa.Table]:
     out = {}
     for name in TABLES:
         table = getattr(trace, _OF_TRACE.get(name, name))
-        if table is not None:
+        if table.recorded:
             out[name] = maker.table(name, table)
     return out
 

@@ -26,7 +26,7 @@ _MOST_PAIRS = 32
 def syncs(analysis: Analysis) -> list[Row] | None:
     """Synchronising calls by call site, the costliest first; null without calls."""
     waits, trace = analysis.waits, analysis.attribution.trace
-    if waits is None or trace.calls is None:
+    if waits is None or not trace.calls.recorded:
         return None
     sites = waits.syncs.sites
     return records(
@@ -76,7 +76,7 @@ def idle(analysis: Analysis) -> Row:
 def host(analysis: Analysis) -> list[Row] | None:
     """Host time between launches by path, operator and Python frame."""
     waits = analysis.waits
-    if waits is None or analysis.attribution.trace.calls is None:
+    if waits is None or not analysis.attribution.trace.calls.recorded:
         return None
     table, operator = waits.host, waits.operators.of(waits.host.path)
     return records(

@@ -10,15 +10,16 @@ that hold for every table:
   not searched for twins): compare texts, or what they are cleaned to, across rows;
 * ``process``, ``thread`` and ``device`` are int32 *rows* of those tables, never raw ids, so that a
   join that forgets the process (two processes reuse the same correlation ids) cannot be written;
-* a table the source cannot have is ``None`` (absent); a table it has but that is empty has no rows.
-  ``Trace.missing`` says in words what is absent, why, and how to record it.
+* no table is ever ``None``. One without rows may be recorded (nothing happened) or not (nothing is
+  known): ``Trace.recorded`` names the tables that a source recorded, ``Trace.missing`` says in
+  words what is absent, why, and how to record it.
 
 Definitions of what the columns mean for attribution: docs/attribution.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 
@@ -116,43 +117,43 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trace:
-    """Everything one capture recorded. Tables of later sources are added as optional fields."""
+    """Everything one capture recorded; a table that no source recorded is empty (``absent()``)."""
 
     strings: pa.StringArray
     sources: tuple[Source, ...]
     processes: Processes
     threads: Threads
     devices: Devices
-    calls: Calls | None = None
-    callchains: CallChains | None = None
-    ops: Ops | None = None
-    geometry: Geometry | None = None
-    ranges: Ranges | None = None
-    operators: Operators | None = None
-    spans: Spans | None = None
-    marks: Marks | None = None
-    syncs: Syncs | None = None
-    graph_nodes: GraphNodes | None = None
-    overheads: Overheads | None = None
-    frames: Frames | None = None
-    flows: Flows | None = None
-    memory: MemoryEvents | None = None
-    counters: Counters | None = None
-    cuda_events: CudaEvents | None = None
-    os_calls: OsCalls | None = None
-    os_stacks: CallChains | None = None
-    samples: Samples | None = None
-    sample_stacks: CallChains | None = None
-    python_samples: Samples | None = None
-    python_stacks: CallChains | None = None
-    backtraces: Samples | None = None
+    calls: Calls = field(default_factory=Calls.absent)
+    callchains: CallChains = field(default_factory=CallChains.absent)
+    ops: Ops = field(default_factory=Ops.absent)
+    geometry: Geometry = field(default_factory=Geometry.absent)
+    ranges: Ranges = field(default_factory=Ranges.absent)
+    operators: Operators = field(default_factory=Operators.absent)
+    spans: Spans = field(default_factory=Spans.absent)
+    marks: Marks = field(default_factory=Marks.absent)
+    syncs: Syncs = field(default_factory=Syncs.absent)
+    graph_nodes: GraphNodes = field(default_factory=GraphNodes.absent)
+    overheads: Overheads = field(default_factory=Overheads.absent)
+    frames: Frames = field(default_factory=Frames.absent)
+    flows: Flows = field(default_factory=Flows.absent)
+    memory: MemoryEvents = field(default_factory=MemoryEvents.absent)
+    counters: Counters = field(default_factory=Counters.absent)
+    cuda_events: CudaEvents = field(default_factory=CudaEvents.absent)
+    os_calls: OsCalls = field(default_factory=OsCalls.absent)
+    os_stacks: CallChains = field(default_factory=CallChains.absent)
+    samples: Samples = field(default_factory=Samples.absent)
+    sample_stacks: CallChains = field(default_factory=CallChains.absent)
+    python_samples: Samples = field(default_factory=Samples.absent)
+    python_stacks: CallChains = field(default_factory=CallChains.absent)
+    backtraces: Samples = field(default_factory=Samples.absent)
     """Python stacks of CUDA calls: each at the time that its call begins at."""
-    backtrace_stacks: CallChains | None = None
-    schedule: Schedule | None = None
-    page_faults: PageFaults | None = None
-    payload_fields: PayloadFields | None = None
-    payloads: Payloads | None = None
-    sidecar: Sidecar | None = None
+    backtrace_stacks: CallChains = field(default_factory=CallChains.absent)
+    schedule: Schedule = field(default_factory=Schedule.absent)
+    page_faults: PageFaults = field(default_factory=PageFaults.absent)
+    payload_fields: PayloadFields = field(default_factory=PayloadFields.absent)
+    payloads: Payloads = field(default_factory=Payloads.absent)
+    sidecar: Sidecar = field(default_factory=Sidecar.absent)
     profiling: ProfilingCost | None = None
     """What the profiler cost, where a ``run.json`` lies beside the capture."""
     clock: Clock = Clock("single")
@@ -177,6 +178,14 @@ class Trace:
         tables = {"GPU ops": self.ops, "calls": self.calls, "ranges": self.ranges}
         counts = (f"{len(table) if table else 'no'} {name}" for name, table in tables.items())
         return f"<nvprobe trace of {files}: {', '.join(counts)}>"
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """Names of the tables that a source recorded, with or without rows."""
+        tables = ((spec.name, getattr(self, spec.name)) for spec in fields(self))
+        return frozenset(
+            name for name, table in tables if isinstance(table, (Table, Sidecar)) and table.recorded
+        )
 
     def text(self, name: int) -> str | None:
         """The string of one name index."""

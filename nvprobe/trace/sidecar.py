@@ -6,7 +6,7 @@ The meaning of each field: docs/sidecar.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvprobe.trace.table import Column, Table, column
 
@@ -194,8 +194,8 @@ class Place:
 class Sidecar:
     """Everything of all sidecars of a run."""
 
-    modules: ModuleCalls
-    captures: CaptureRanges
+    modules: ModuleCalls = field(default_factory=ModuleCalls.absent)
+    captures: CaptureRanges = field(default_factory=CaptureRanges.absent)
     manifests: tuple[GraphManifest, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
@@ -203,6 +203,12 @@ class Sidecar:
     syncs: tuple[SyncSource, ...] = ()
     roots: tuple[str, ...] = ()
     """Class names of the models whose modules were given ranges."""
-    allocator: AllocatorSamples | None = None
-    """None where no counters were sampled."""
+    allocator: AllocatorSamples = field(default_factory=AllocatorSamples.absent)
     places: tuple[Place, ...] = ()
+    recorded: bool = True
+    """Whether the program wrote a sidecar at all."""
+
+    @classmethod
+    def absent(cls) -> Sidecar:
+        """What is known of a program that wrote no sidecar."""
+        return cls(recorded=False)

@@ -34,12 +34,22 @@ def column(dtype: str, *, optional: bool = False) -> Any:
 T = TypeVar("T", bound="Table")
 
 
+class _Recorded:
+    """What is known of a table besides its columns."""
+
+    __slots__ = ("recorded",)
+    recorded: bool
+    """Whether the source has this table: one without rows may be recorded (nothing happened) or
+    not (nothing is known)."""
+
+
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Recorded):
     """Base of the column tables: equal-length one-dimensional arrays, ``None`` for unknown ones."""
 
     def __post_init__(self) -> None:
         """Cast each column to its declared type and refuse unequal lengths."""
+        object.__setattr__(self, "recorded", True)
         lengths = set()
         for spec in dataclasses.fields(self):
             values = getattr(self, spec.name)
@@ -59,15 +69,17 @@ class Table:
         known = ((spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self))
         return {name: values for name, values in known if values is not None}
 
+    def with_columns(self: T, **columns: Column) -> T:
+        """The table with other columns in place of its own; what was not recorded stays so."""
+        return dataclasses.replace(self, **columns) if self.recorded else self
+
     def take(self: T, rows: Column) -> T:
         """The rows chosen by a boolean mask or an index array."""
-        return dataclasses.replace(
-            self, **{name: values[rows] for name, values in self.columns().items()}
-        )
+        return self.with_columns(**{name: values[rows] for name, values in self.columns().items()})
 
     @classmethod
     def empty(cls: type[T]) -> T:
-        """A table without rows: present, and nothing was recorded."""
+        """A table without rows: recorded, and nothing happened."""
         return cls(
             **{
                 spec.name: np.empty(0, spec.metadata["dtype"])
@@ -75,3 +87,10 @@ class Table:
                 if spec.default is not None
             }
         )
+
+    @classmethod
+    def absent(cls: type[T]) -> T:
+        """The table of a source that did not record it: no rows, and not ``recorded``."""
+        table = cls.empty()
+        object.__setattr__(table, "recorded", False)
+        return table

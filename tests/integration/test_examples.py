@@ -119,5 +119,4 @@ def test_names_of_frames_in_back_traces_are_kept(tmp_path: Path) -> None:
     source = export(tmp_path, events, calls, kernels)
     module.slim(source, tmp_path / "slim.sqlite")
     trace = load(tmp_path / "slim.sqlite")
-    assert trace.backtrace_stacks is not None
     assert trace.texts(trace.backtrace_stacks.symbol) == ["train.py(12): step"]

@@ -28,7 +28,6 @@ def of(trace: Trace) -> Analysis:
 
 
 def with_ops(trace: Trace, **columns: Column) -> Trace:
-    assert trace.ops is not None
     return dataclasses.replace(trace, ops=dataclasses.replace(trace.ops, **columns))
 
 
@@ -37,7 +36,6 @@ def with_ops(trace: Trace, **columns: Column) -> Trace:
 
 def _replays(trace: Trace) -> dict[int, list[int]]:
     """Op rows of each graph launch, by start."""
-    assert trace.ops is not None
     out: dict[int, list[int]] = {}
     for row in np.flatnonzero(trace.ops.graph_node != 0).tolist():
         out.setdefault(int(trace.ops.correlation[row]), []).append(row)
@@ -46,7 +44,6 @@ def _replays(trace: Trace) -> dict[int, list[int]]:
 
 def _stretched(trace: Trace, gap: int, shrink: int) -> Trace:
     """Nodes ``shrink`` times as short, and ``gap`` ns after each other."""
-    assert trace.ops is not None
     start, end = trace.ops.start.copy(), trace.ops.end.copy()
     for rows in _replays(trace).values():
         at = int(start[rows[0]])
@@ -67,7 +64,6 @@ def test_gaps_inside_replays(corpus: Path) -> None:
     trace = _stretched(load(corpus / "nsys" / "h200" / "graph_node.sqlite"), 9_000, shrink=16)
     one = found(of(trace), "graph_gaps")
     assert one is not None
-    assert trace.ops is not None
     idle = busy = nodes = 0
     for rows in _replays(trace).values():
         for before, after in zip(rows, rows[1:], strict=False):
@@ -94,7 +90,6 @@ ISSUE, DRAM = "SM Issue [Throughput %]", ("DRAM Read Bandwidth", "DRAM Write Ban
 
 def _one_gemm(trace: Trace) -> tuple[Trace, Column]:
     """The two kernels of most time under one name, and the rows of it."""
-    assert trace.ops is not None
     texts = np.array(trace.texts(trace.ops.name))
     names = [n for n in sorted(set(texts)) if "cutlass_80_simt_sgemm_256x128" in n]
     assert len(names) == 2
@@ -105,7 +100,6 @@ def _one_gemm(trace: Trace) -> tuple[Trace, Column]:
 
 
 def _scaled(trace: Trace, metrics: tuple[str, ...], factor: float) -> Trace:
-    assert trace.counters is not None
     texts = trace.texts(trace.counters.metric)
     chosen = np.array([bool(t) and t.startswith(metrics) for t in texts])
     value = np.where(chosen, trace.counters.value * factor, trace.counters.value)
@@ -129,7 +123,6 @@ def test_a_kernel_near_no_peak(sampled: tuple[Trace, Column]) -> None:
     trace = _scaled(trace, (ISSUE,), 0.3)
     one = found(of(trace), "kernel_latency_bound")
     assert one is not None
-    assert trace.ops is not None
     spent = sum(int(trace.ops.end[r] - trace.ops.start[r]) for r in rows)
     share = spent / int((trace.ops.end - trace.ops.start).sum())
     assert one.title.startswith(f"One kernel takes {share:.0%} of GPU time and is near no peak")
@@ -148,8 +141,6 @@ def test_a_kernel_near_the_peak_of_memory(sampled: tuple[Trace, Column]) -> None
 
 def _average(trace: Trace, metric: str, rows: Column) -> float:
     """A metric over the time of some ops, sample by sample."""
-    assert trace.counters is not None
-    assert trace.ops is not None
     mine = [i for i, name in enumerate(trace.texts(trace.counters.metric)) if name == metric]
     time, value = trace.counters.time[mine], trace.counters.value[mine]
     total = length = 0.0
@@ -166,7 +157,6 @@ def _average(trace: Trace, metric: str, rows: Column) -> float:
 
 def test_memory_of_a_real_capture_is_far_from_its_limit(corpus: Path) -> None:
     analysis = of(load(corpus / "nsys" / "h200" / "eager_emit.sqlite"))
-    assert analysis.memory is not None
     assert found(analysis, "memory_near_limit") is None
     # All of it was there when the window began: nsys lists it at time 0.
     use = analysis.memory
@@ -195,7 +185,7 @@ def test_memory_near_the_limit_of_a_smaller_gpu(corpus: Path) -> None:
         assert (one.saves_ns, one.severity) == ((0, 0), "info")
 
 
-def _peak(events: MemoryEvents | None) -> int:
+def _peak(events: MemoryEvents) -> int:
     """Most bytes on the device, event by event (those at 0 were there before)."""
     assert events is not None
     level = most = 0
@@ -226,7 +216,6 @@ def test_an_idle_gpu_gains_nothing_from_faster_products(corpus: Path) -> None:
 def test_slow_products(corpus: Path) -> None:
     """Every kernel of the qwen capture three times as slow: a fifth of the peak."""
     trace = load(corpus / "kineto" / "public" / "h100_qwen_stacks.json.gz")
-    assert trace.ops is not None
     first = int(trace.ops.start.min())
     start = first + (trace.ops.start - first) * 3
     slow = with_ops(trace, start=start, end=start + (trace.ops.end - trace.ops.start) * 3)
@@ -246,10 +235,6 @@ def _products(trace: Trace, peak: float) -> tuple[float, int, float, int]:
     """(ideal ns, GPU ns, ns above 70 % of the roofline, count) of bfloat16 products, one by one."""
     import json
 
-    assert trace.ops is not None
-    assert trace.calls is not None
-    assert trace.ranges is not None
-    assert trace.operators is not None
     calls = {int(c): row for row, c in enumerate(trace.calls.correlation)}
     launched = [
         (int(trace.calls.thread[call]), int(trace.calls.start[call]), int(end - start))

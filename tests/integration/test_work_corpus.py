@@ -52,8 +52,6 @@ def test_an_items_ops_are_those_called_inside_it(source: str, corpus: Path) -> N
     trace = attribution.trace
     names = attribution.paths.texts()
     ranges, calls = trace.ranges, trace.calls
-    assert ranges is not None
-    assert calls is not None
     works = [r for r in range(len(ranges))
              if names[attribution.tree.path[r]].rsplit("/", 1)[-1] in FORMULAS]  # fmt: skip
     expected: dict[int, int] = {}

@@ -91,9 +91,6 @@ def write(folder: Path, text: str | bytes, name: str = "trace.json") -> Path:
 
 def test_each_category_becomes_what_it_is(tmp_path: Path) -> None:
     trace = load_kineto(write(tmp_path, document(*EVENTS)))
-    assert trace.ops is not None
-    assert trace.ranges is not None
-    assert trace.operators is not None
     assert trace.ops.kind.tolist() == [OpKind.KERNEL, OpKind.MEMCPY]
     assert trace.texts(trace.ops.name) == ["void a::gemm<int>(float*)", "Memcpy HtoD"]
     assert trace.texts(trace.ops.short_name) == ["gemm", "Memcpy HtoD"]
@@ -104,7 +101,7 @@ def test_each_category_becomes_what_it_is(tmp_path: Path) -> None:
     assert trace.operators.range.tolist() == [2]
     assert trace.text(trace.operators.shapes[0]) == "[[2, 3], [3, 4]]"
     assert trace.texts(trace.calls.name) == ["cudaLaunchKernel"]
-    assert trace.frames is None
+    assert not trace.frames.recorded
 
 
 def test_times_are_exact_and_small(tmp_path: Path) -> None:
@@ -411,7 +408,7 @@ def test_replays_lead_to_the_launches_of_their_capture(tmp_path: Path) -> None:
 @pytest.mark.parametrize("replayed", [("kernel",), ("gpu_memcpy", "kernel"), ("kernel",) * 3])
 def test_other_replays_are_not_guessed(tmp_path: Path, replayed: tuple[str, ...]) -> None:
     trace = load_kineto(write(tmp_path, document(*graph_events(*replayed))))
-    assert trace.graph_nodes is None
+    assert not trace.graph_nodes.recorded
     assert (trace.ops.graph_node > 0).all()
 
 

@@ -158,7 +158,7 @@ def _known(value: int) -> int | None:
 def profiler_cost(evidence: Evidence) -> Iterator[Finding]:
     """The profiler's own work takes a notable part of the window."""
     overheads = evidence.trace.overheads
-    if overheads is None or not len(overheads) or not len(evidence.devices):
+    if not len(overheads) or not len(evidence.devices):
         return
     begin, end = int(evidence.devices.start.min()), int(evidence.devices.end.max())
     start = np.clip(overheads.start, begin, end)

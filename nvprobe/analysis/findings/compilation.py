@@ -33,7 +33,7 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     launches fewer kernels.
     """
     sidecar = evidence.trace.sidecar
-    breaks = () if sidecar is None else tuple(b for b in sidecar.breaks if _own(b.source))
+    breaks = tuple(b for b in sidecar.breaks if _own(b.source))
     if not breaks or not evidence.idle_trusted or not evidence.repeats:
         return
     between = _between_graphs(evidence)
@@ -108,12 +108,12 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
     idle = evidence.idle(Cause.COMPILATION)
     total, paths = int(idle.sum()), evidence.attribution.paths
     sidecar, trace = evidence.trace.sidecar, evidence.trace
-    spans = [] if sidecar is None else [
+    spans = [
         span for span in sidecar.compile_spans
         if span.start < trace.end_ns and span.end > trace.start_ns
     ]  # fmt: skip
     spent = sum(min(s.end, trace.end_ns) - max(s.start, trace.start_ns) for s in spans)
-    again = () if sidecar is None else [one for one in sidecar.recompiles if _own(one.source)]
+    again = [one for one in sidecar.recompiles if _own(one.source)]
     if not total and not spent:
         return
     path = common_path(paths, idle)

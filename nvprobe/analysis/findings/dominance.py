@@ -56,8 +56,8 @@ def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
     if more would fit: what it could gain only counters can tell.
     """
     fit, geometry = evidence.fit, evidence.trace.geometry
-    found = _dominant(evidence) if fit is not None and geometry is not None else None
-    if fit is None or geometry is None or found is None:
+    found = _dominant(evidence) if fit is not None else None
+    if fit is None or found is None:
         return
     mine, share = found
     rows = np.flatnonzero(np.isin(geometry.op, mine) & ~np.isnan(fit.waves))

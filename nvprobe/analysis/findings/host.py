@@ -203,6 +203,6 @@ def _paths_below(paths: PathTable, path: int) -> Column:
 def _called_in_steady(evidence: Evidence) -> Column:
     """bool per op: launched in a steady step."""
     calls, call = evidence.trace.calls, evidence.attribution.call
-    if calls is None or not len(calls):
+    if not len(calls):
         return np.zeros(len(call), bool)
     return (call >= 0) & evidence.in_steady(calls.start[call])

@@ -266,7 +266,7 @@ def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:
 def _same_in_every_step(evidence: Evidence, rows: Column) -> int | None:
     """1 where each steady step has the same products, 0 where not, None without two of them."""
     ranges, items = evidence.trace.ranges, evidence.work
-    if ranges is None or items is None or not evidence.repeats:
+    if items is None or not evidence.repeats:
         return None
     at = items.range[rows]
     step = evidence.step_at(ranges.process[at], ranges.start[at])

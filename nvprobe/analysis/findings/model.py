@@ -97,7 +97,7 @@ class Evidence:
     @cached_property
     def ops(self) -> Ops:
         """GPU ops; an empty table where there are none."""
-        return self.trace.ops if self.trace.ops is not None else Ops.empty()
+        return self.trace.ops
 
     def kernel_name(self, op: int) -> str:
         """A kernel's short name; of CUTLASS's wrappers what they wrap."""
@@ -186,8 +186,7 @@ class Evidence:
         out = np.full(len(self.ops), NO_ROW, np.int64)
         calls, call = self.trace.calls, self.attribution.call
         rows = np.flatnonzero(call >= 0)
-        if calls is not None:
-            out[rows] = self.step_at(self.ops.process[rows], calls.start[call[rows]])
+        out[rows] = self.step_at(self.ops.process[rows], calls.start[call[rows]])
         return out
 
     def step_at(self, process: Column, time: Column) -> Column:

@@ -62,7 +62,7 @@ class _Lines:
     def _role(self, source: str) -> str:
         """What a line is that a rule knows: frames of a torch trace have their function behind."""
         frames = self.evidence.trace.frames
-        return FUNCTION if frames is not None and source.endswith(")") else LINE
+        return FUNCTION if frames.recorded and source.endswith(")") else LINE
 
     @cached_property
     def _places(self) -> CodePlaces | None:
@@ -74,8 +74,7 @@ class _Lines:
 
     @property
     def _calls(self) -> Calls:
-        calls = self.evidence.trace.calls
-        return calls if calls is not None else Calls.empty()
+        return self.evidence.trace.calls
 
     def _functions(self, finding: Finding) -> tuple[tuple[Line, ...], str | None]:
         if self._places is None or not finding.functions:

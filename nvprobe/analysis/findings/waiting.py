@@ -136,7 +136,7 @@ def _pageable_uploads(evidence: Evidence) -> Column:
     ops, calls = evidence.ops, evidence.trace.calls
     out = (ops.kind == OpKind.MEMCPY) & (ops.copy_kind == HOST_TO_DEVICE)
     out &= (ops.source_memory == PAGEABLE) & (evidence.attribution.call >= 0)
-    if calls is None or not out.any():
+    if not out.any():
         return out
     rows = np.flatnonzero(out)
     call = evidence.attribution.call[rows]
@@ -160,8 +160,6 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     calls = evidence.trace.calls
     op = np.flatnonzero(_pageable_uploads(evidence))
-    if calls is None:
-        return
     call = evidence.attribution.call[op]
     op = op[evidence.in_steady(calls.start[call])]
     if not len(op) or not _in_a_loop(evidence, len(op)):
@@ -255,7 +253,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
     High end: also the synchronisation of frees, and the calls' own time.
     """
     calls = evidence.trace.calls
-    if calls is None or not evidence.idle_trusted or not evidence.repeats:
+    if not evidence.idle_trusted or not evidence.repeats:
         return
     rows = np.flatnonzero(calls_named(evidence.trace, _ALLOCATION))
     rows = rows[evidence.in_steady(calls.start[rows])]

@@ -18,8 +18,6 @@ _COMPUTE = (OpKind.KERNEL, OpKind.GRAPH)
 def kernels(attribution: Attribution, suspect: Column) -> Kernels:
     """Kernels and whole-graph records by name; ``suspect`` is a bool per op."""
     ops = attribution.trace.ops
-    if ops is None:
-        return Kernels.empty()
     rows = np.flatnonzero(np.isin(ops.kind, _COMPUTE))
     key, group = distinct(ops.name[rows].astype(np.int64) << 8 | ops.kind[rows])
     size = len(key)
@@ -49,8 +47,6 @@ def kernels(attribution: Attribution, suspect: Column) -> Kernels:
 def copies(attribution: Attribution) -> Copies:
     """Copies and sets by name."""
     ops = attribution.trace.ops
-    if ops is None:
-        return Copies.empty()
     rows = np.flatnonzero(~np.isin(ops.kind, _COMPUTE))
     key, group = distinct(ops.name[rows].astype(np.int64) << 8 | ops.kind[rows])
     size = len(key)
@@ -66,15 +62,13 @@ def copies(attribution: Attribution) -> Copies:
     return table.take(np.argsort(-gpu, kind="stable"))
 
 
-def suspect_ops(ops: Ops | None, valid: Column) -> Column:
+def suspect_ops(ops: Ops, valid: Column) -> Column:
     """Bool per op: it still runs when its successor on the same stream has come and gone.
 
     Work on one stream is serial. Nodes of a graph are not (branches run side by side and carry the
     stream of the launch), nor is anything said of impossible times.
     """
     suspect = np.zeros(len(valid), bool)
-    if ops is None:
-        return suspect
     rows = np.flatnonzero(valid & (ops.graph_node == 0) & (ops.kind != OpKind.GRAPH))
     _, stream = _streams(ops, rows)
     order = sorted_by(stream, ops.start[rows])

@@ -152,9 +152,6 @@ def classify_names(names: pa.Array) -> NameClasses:
 
 def classify_ops(trace: Trace) -> OpClasses:
     """Judge every op of a trace; a trace without ops gives empty columns."""
-    if trace.ops is None:
-        empty = np.empty(0, np.int8)
-        return OpClasses(empty, empty, empty, empty)
     return classify_kinds(trace, trace.ops.name, trace.ops.kind)
 
 

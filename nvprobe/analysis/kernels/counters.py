@@ -107,7 +107,7 @@ class _Series:
 def counter_use(attribution: Attribution) -> CounterUse | None:
     """Average every metric; None where nothing was sampled."""
     samples, ops = attribution.trace.counters, attribution.trace.ops
-    if samples is None or ops is None or not len(samples):
+    if not len(samples):
         return None
     series = _series(attribution, samples)
     if not series:
@@ -172,7 +172,6 @@ def _busy(
 def _path_intervals(attribution: Attribution, rows: Column) -> list[Busy]:
     """Busy intervals of every path, inclusive, one level of the tree after the other."""
     ops, paths = attribution.trace.ops, attribution.paths
-    assert ops is not None
     owner, depth = attribution.owner[rows], paths.depth[attribution.owner[rows]]
     nothing = np.empty(0, np.int64)
     below: Busy = (nothing, nothing, nothing, nothing)
@@ -253,7 +252,7 @@ def _bounds(means: dict[str, Column], samples: Column) -> Column:
 def _clocks(one: _Series, attribution: Attribution, device: int) -> tuple[float, float]:
     """Lowest and highest clock of samples that lie wholly in busy time."""
     ops = attribution.trace.ops
-    if ops is None or "clock_mhz" not in one.value:
+    if "clock_mhz" not in one.value:
         return np.nan, np.nan
     rows = np.flatnonzero(attribution.valid & (ops.device == device))
     _, start, end = merged(np.zeros(len(rows), np.int64), ops.start[rows], ops.end[rows])

@@ -76,7 +76,7 @@ class KernelFit:
 
 def launch_fit(trace: Trace) -> LaunchFit | None:
     """Fit of every launch whose geometry was recorded; None where the trace has no geometry."""
-    if trace.geometry is None or trace.ops is None:
+    if not trace.geometry.recorded:
         return None
     geometry = trace.geometry
     device = trace.ops.device[geometry.op]
@@ -100,8 +100,6 @@ def launch_fit(trace: Trace) -> LaunchFit | None:
 def kernel_fit(attribution: Attribution, fit: LaunchFit) -> KernelFit:
     """Fit by kernel name: the time-weighted mean over launches whose fit is known."""
     trace = attribution.trace
-    if trace.geometry is None or trace.ops is None:
-        raise ValueError("a fit needs launch geometry")
     op = trace.geometry.op
     names, place = distinct(trace.ops.name[op].astype(np.int64))
     order = np.argsort(names)

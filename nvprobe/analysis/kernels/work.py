@@ -79,7 +79,7 @@ def work_items(
     """Every operator instance whose work is known; None where no shapes were recorded."""
     known = _known_work(attribution, shapes)
     ops = attribution.trace.ops
-    if known is None or ops is None:
+    if known is None:
         return None
     op_rows, owner_range = _work_range_of_ops(attribution, known.row)
     if not len(op_rows):
@@ -154,8 +154,6 @@ class _Known:
 def convolutions_without_work(attribution: Attribution, shapes: RangeShapes) -> int:
     """Convolutions of which shapes were recorded and stride and padding were not."""
     trace, paths = attribution.trace, attribution.paths
-    if trace.ranges is None:
-        return 0
     names = _without_overload(attribution.names.names)
     named = pc.is_in(names, pa.array(list(CONVOLUTIONS))).to_numpy(zero_copy_only=False)
     path = attribution.tree.path
@@ -170,7 +168,7 @@ def convolutions_without_work(attribution: Attribution, shapes: RangeShapes) -> 
 def _known_work(attribution: Attribution, shapes: RangeShapes) -> _Known | None:
     """Parse the shapes of operators that have a formula, each distinct text once."""
     trace = attribution.trace
-    if trace.ranges is None or not len(trace.ranges):
+    if not len(trace.ranges):
         return None
     names = _without_overload(attribution.names.names)
     wanted = pc.is_in(names, pa.array(list(FORMULAS))).to_numpy(zero_copy_only=False)
@@ -202,12 +200,11 @@ def _recorded(
     """
     rows = np.flatnonzero(wanted)
     types, arguments = np.full((2, len(rows)), NO_NAME)
-    if trace.operators is not None:
-        table = trace.operators.take(wanted[trace.operators.range])
-        at = np.searchsorted(rows, table.range)
-        types[at] = table.types
-        if table.arguments is not None:
-            arguments[at] = table.arguments
+    table = trace.operators.take(wanted[trace.operators.range])
+    at = np.searchsorted(rows, table.range)
+    types[at] = table.types
+    if table.arguments is not None:
+        arguments[at] = table.arguments
     return rows, shapes.code[rows], types, arguments
 
 
@@ -263,9 +260,6 @@ def _bytes(known: _Known, at: Column, precision: Column) -> Column:
 def _work_range_of_ops(attribution: Attribution, work: Column) -> tuple[Column, Column]:
     """(op rows, the innermost range with known work that was open at their call)."""
     trace = attribution.trace
-    empty = np.empty(0, np.int64)
-    if trace.calls is None or trace.ranges is None:
-        return empty, empty
     ops = np.flatnonzero(attribution.call >= 0)
     call = attribution.call[ops]
     nesting = attribution.open.nesting

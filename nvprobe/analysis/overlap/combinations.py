@@ -113,8 +113,6 @@ class Crowd:
 def by_device(attribution: Attribution, crowd: Crowd, work: Column) -> Combinations:
     """Combinations per device; group is the row of the device + 1 (0: unknown)."""
     ops = attribution.trace.ops
-    if ops is None:
-        return Combinations.empty()
     group = ops.device.astype(np.int64) + 1
     return _combined(attribution, crowd, work, group, group)
 
@@ -122,7 +120,7 @@ def by_device(attribution: Attribution, crowd: Crowd, work: Column) -> Combinati
 def by_step(attribution: Attribution, crowd: Crowd, work: Column, step: Column) -> Combinations:
     """Combinations of the ops of each step (-1: none), per device, summed over devices."""
     ops = attribution.trace.ops
-    if ops is None or not len(step):
+    if not len(step):
         return Combinations.empty()
     devices = len(attribution.trace.devices) + 1
     lane = np.where(step >= 0, step * devices + ops.device + 1, -1)
@@ -134,7 +132,6 @@ def _combined(
 ) -> Combinations:
     """Sweep each lane; sum its combinations into the group that its ops have in common."""
     ops = attribution.trace.ops
-    assert ops is not None
     alone, rows = crowd.alone[group[crowd.alone] >= 0], crowd.row[group[crowd.row] >= 0]
     at, mask, ns = _sweep(*_unions(lane[rows], work[rows], ops.start[rows], ops.end[rows]))
     group_of = np.full(int(lane.max(initial=-1)) + 1, -1, np.int64)
@@ -149,7 +146,7 @@ def _combined(
 def by_path(attribution: Attribution, crowd: Crowd, work: Column) -> Combinations:
     """Combinations of each path's ops (inclusive), per device, summed over devices."""
     ops, paths = attribution.trace.ops, attribution.paths
-    if ops is None or not len(paths.parent):
+    if not len(paths.parent):
         return Combinations.empty()
     alone = crowd.alone[attribution.owner[crowd.alone] >= 0]
     parts = []
@@ -235,9 +232,6 @@ def _summed(group: Column, mask: Column, ns: Column) -> Combinations:
 def exposed_stretches(attribution: Attribution, crowd: Crowd, work: Column) -> Intervals:
     """Communication with no compute beside it: stretches by device (row + 1)."""
     ops = attribution.trace.ops
-    nothing = np.empty(0, np.int64)
-    if ops is None:
-        return nothing, nothing, nothing, nothing
     busy = np.isin(work, (Work.COMPUTE, Work.COMMUNICATION))
     rows = crowd.row[busy[crowd.row]]
     union = _unions(ops.device[rows] + 1, work[rows], ops.start[rows], ops.end[rows])

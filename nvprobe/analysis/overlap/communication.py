@@ -80,8 +80,6 @@ def exposed_by_path(attribution: Attribution, work: Column, exposed: Coverage) -
     """``exposed_comm_ns`` of every path (inclusive): per device, summed over devices."""
     ops, paths = attribution.trace.ops, attribution.paths
     total = np.zeros(len(paths.parent), np.int64)
-    if ops is None:
-        return total
     talks = attribution.valid & (attribution.owner >= 0) & (work == Work.COMMUNICATION)
     rows = np.flatnonzero(talks)
     devices = len(attribution.trace.devices) + 1
@@ -95,8 +93,6 @@ def collectives(
 ) -> tuple[Collectives, Carried | None]:
     """Sum communication by kernel name and owner path; what NCCL says of the messages."""
     ops = attribution.trace.ops
-    if ops is None:
-        return Collectives.empty(), None
     rows = np.flatnonzero(attribution.valid & (work == Work.COMMUNICATION))
     if not len(rows):
         return Collectives.empty(), None

@@ -57,8 +57,6 @@ def carried_messages(attribution: Attribution, talks: Column) -> Messages | None
     ``None`` where the capture has no payloads of NCCL.
     """
     trace = attribution.trace
-    if trace.payloads is None or trace.ranges is None or trace.calls is None:
-        return None
     ranges, messages = _messages(trace, trace.payloads)
     if not len(messages):
         return None

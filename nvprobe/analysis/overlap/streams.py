@@ -8,7 +8,7 @@ import numpy as np
 
 from nvprobe.analysis.grouping import distinct
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Ops
+from nvprobe.trace import NO_ROW, Column
 
 __all__ = ["Streams", "streams"]
 
@@ -38,7 +38,7 @@ class Streams:
 
 def streams(attribution: Attribution) -> Streams:
     """Number the streams of a trace, in order of their first op."""
-    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    ops = attribution.trace.ops
     code = _codes(ops.process, ops.device, ops.stream)
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     return Streams(ops.process[first], ops.device[first], ops.stream[first], of_op=code)

@@ -59,9 +59,6 @@ def overlap(
 ) -> Overlap:
     """Measure what overlapped."""
     ops = attribution.trace.ops
-    if ops is None:
-        nothing, no_pairs = Combinations.empty(), Pairs.empty()
-        return Overlap(nothing, nothing, nothing, StreamUse.empty(), no_pairs, no_pairs)
     rows = crowd.row
     device, start, end = ops.device[rows] + 1, ops.start[rows], ops.end[rows]
     pairs = shared_time(device, attribution.owner[rows] + 1, start, end)
@@ -78,10 +75,9 @@ def overlap(
 def _steps_of_ops(attribution: Attribution, steps: Steps) -> Column:
     """Row of the step in which each op was called for, -1 for none."""
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    assert ops is not None
     step = np.full(len(ops), NO_ROW, np.int64)
     called = np.flatnonzero(attribution.call != NO_ROW)
-    if calls is not None and len(steps):
+    if len(steps):
         time = calls.start[attribution.call[called]]
         step[called] = step_at(steps, ops.process[called], time)
     return step
@@ -89,7 +85,6 @@ def _steps_of_ops(attribution: Attribution, steps: Steps) -> Column:
 
 def _stream_use(attribution: Attribution, crowd: Crowd, lanes: Streams) -> StreamUse:
     ops = attribution.trace.ops
-    assert ops is not None
     size, rows = len(lanes.stream), crowd.row
     single = sums(lanes.of_op[crowd.alone], attribution.duration[crowd.alone], size)
     lane = lanes.of_op[rows]

@@ -48,7 +48,7 @@ class Captured:
 def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | None:
     """The model of the process with most steps; ``None`` without steps, calls or ops."""
     trace = attribution.trace
-    if trace.calls is None or trace.ops is None or not len(trace.ops) or not len(trace.calls):
+    if not len(trace.ops) or not len(trace.calls):
         return None
     process, borders = _borders(steps)
     if len(borders) <= LEAST_STEPS or int(attribution.initiating[process]) < 0:
@@ -81,7 +81,6 @@ def _launched(
 ) -> tuple[Column, Column, int]:
     """(ops of events in order of their launch, event of each, ops of unknown calls)."""
     ops = attribution.trace.ops
-    assert ops is not None
     mine = np.flatnonzero((ops.process == process) & attribution.valid)
     known = mine[attribution.call[mine] >= 0]
     event = event_of[attribution.call[known]]
@@ -96,8 +95,6 @@ def _model(
 ) -> Captured:  # fmt: skip
     trace, streams = attribution.trace, waits.streams
     ops, calls, syncs = trace.ops, trace.calls, waits.syncs.calls
-    assert ops is not None
-    assert calls is not None
     used, stream = np.unique(streams.of_op[op], return_inverse=True)
     sync_stream = streams.find(calls.process[syncs.call], syncs.device, syncs.stream)
     sync_stream = position(used, sync_stream)

@@ -59,7 +59,6 @@ def recorded_events(
     the last, is left out.
     """
     calls = attribution.trace.calls
-    assert calls is not None
     lane_of = thread_lanes(attribution)
     lanes = np.unique(lane_of[calls.thread[_of(calls, process, launching_calls(attribution))]])
     rows = _of(calls, process, np.arange(len(calls)))
@@ -87,7 +86,6 @@ def _outermost(
 ) -> tuple[Recorded, Column]:  # fmt: skip
     """Join calls with what they contain; all but events melt into the gaps. Sorted by lane."""
     calls = attribution.trace.calls
-    assert calls is not None
     reach = running_max(lane, end)
     before = np.roll(reach, 1)
     head = np.append(True, lane[1:] != lane[:-1])
@@ -128,8 +126,6 @@ def _kinds(attribution: Attribution, syncs: SyncCalls) -> tuple[Column, Column]:
     """Per call: (kind, -1 for one that is no event; row of ``syncs``, -1)."""
     trace, ops = attribution.trace, attribution.trace.ops
     calls = trace.calls
-    assert calls is not None
-    assert ops is not None
     roles = call_roles(trace)
     kind = np.full(len(calls), -1, np.int8)
     starting = launching_calls(attribution)

@@ -29,7 +29,6 @@ def stream_waits(
     waiting, awaiting = _wait_calls(trace, streams, process, used)
     if not len(waiting) or len(used) < 2:
         return out
-    assert trace.calls is not None
     event = np.searchsorted(begin, trace.calls.start[waiting])
     launched = np.append(first_op, len(stream))[event]
     following = _next(stream, awaiting, launched)
@@ -53,8 +52,6 @@ def _wait_calls(
     """(rows of wait-event calls, position in ``used`` of the stream that waits)."""
     syncs, calls = trace.syncs, trace.calls
     nothing = np.empty(0, np.int64)
-    if syncs is None or calls is None:
-        return nothing, nothing
     waiting = np.flatnonzero(calls_named(trace, _WAIT_EVENT) & (calls.process == process))
     record = np.flatnonzero((syncs.process == process) & (syncs.stream >= 0))
     record = record[np.argsort(syncs.correlation[record], kind="stable")]

@@ -29,7 +29,6 @@ def awaited(
 ) -> Column:  # fmt: skip
     """Per event: the op it waits for, ``ALL`` or ``NOTHING``. ``stream``, ``end``: per op."""
     calls = trace.calls
-    assert calls is not None
     until = np.append(first_op[1:], len(stream))
     out = np.full(len(events), NOTHING)
     waits = np.flatnonzero(events.waits >= 0)

@@ -56,7 +56,7 @@ def synchronising_calls(
 ) -> SyncCalls:
     """Find the calls that waited. ``roles`` are those of ``hostwork.call_roles``."""
     trace = attribution.trace
-    if trace.calls is None or not len(trace.calls):
+    if not len(trace.calls):
         return SyncCalls.empty()
     calls = trace.calls
     by_name = np.flatnonzero(roles == CallRole.SYNC)
@@ -91,8 +91,6 @@ def _blocking_copies(attribution: Attribution, roles: Column) -> Column:
     Between pinned and device memory a copy never makes the host wait: such a call was only slow.
     """
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    if ops is None or calls is None:
-        return np.empty(0, np.int64)
     direct = np.isin(ops.source_memory, _DIRECT) & np.isin(ops.target_memory, _DIRECT)
     op = np.flatnonzero((attribution.call != NO_ROW) & attribution.valid & ~direct)
     op = op[roles[attribution.call[op]] == CallRole.COPY]
@@ -149,8 +147,6 @@ def _take_own_ops(
 ) -> None:
     """In place: where a call started an op, it waits for that."""
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    if ops is None or calls is None:
-        return
     op_of = np.full(len(calls) + 1, NO_ROW, np.int64)
     op_of[attribution.call] = np.arange(len(ops))
     op_of[-1] = NO_ROW  # where the ops without a call were written
@@ -165,7 +161,7 @@ def _take_records(
 ) -> None:
     """In place: what the GPU-side synchronisation records name."""
     syncs, calls = trace.syncs, trace.calls
-    if syncs is None or calls is None or not len(syncs) or not len(rows):
+    if not len(syncs) or not len(rows):
         return
     _, identity = np.unique(
         np.concatenate((syncs.correlation, calls.correlation[rows])), return_inverse=True
@@ -186,8 +182,7 @@ def _take_records(
 def _launched_on_before(attribution: Attribution, rows: Column) -> Column:
     """The device of the last op that the calling thread started before, int32 row."""
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    assert calls is not None
-    if ops is None or not len(ops):
+    if not len(ops):
         return np.full(len(rows), NO_DEVICE, np.int32)
     device, several = _devices_used(ops, len(attribution.trace.processes))
     device, several = device[calls.process[rows]], several[calls.process[rows]]
@@ -218,7 +213,7 @@ def _awaited_ops(attribution: Attribution, lanes: Streams, waits: SyncCalls) -> 
     """The last op on the awaited stream, or device, that ends inside each call; -1 for none."""
     out = np.full(len(waits), NO_ROW, np.int64)
     ops, calls = attribution.trace.ops, attribution.trace.calls
-    if ops is None or calls is None or not len(waits):
+    if not len(waits):
         return out
     rows = np.flatnonzero(attribution.valid)
     begin = calls.start[waits.call]

@@ -51,7 +51,7 @@ class Gaps(Table):
 def device_gaps(attribution: Attribution, order: DeviceOrder) -> Gaps:
     """Find the gaps of every device."""
     ops = attribution.trace.ops
-    if ops is None or not len(order.row):
+    if not len(order.row):
         return Gaps.empty()
     if attribution.unfiltered is not None:
         return _of_selection(attribution, attribution.unfiltered.ops)
@@ -119,7 +119,7 @@ def _called(
     calls = attribution.trace.calls
     thread, queued = np.full(len(op), NO_ROW, np.int32), start.copy()
     known = np.flatnonzero(attribution.call[op] != NO_ROW)
-    if calls is not None and len(known):
+    if len(known):
         call = attribution.call[op[known]]
         thread[known] = calls.thread[call]
         queued[known] = np.clip(calls.end[call], start[known], end[known])

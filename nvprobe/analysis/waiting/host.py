@@ -160,7 +160,6 @@ def _launch_parts(
 ) -> Iterator[_Part]:
     """Launching calls."""
     calls = attribution.trace.calls
-    assert calls is not None
     for low in range(0, len(started), _BATCH):
         rows = started[low : low + _BATCH]
         place = _place(attribution, lines, calls.thread[rows], calls.start[rows])

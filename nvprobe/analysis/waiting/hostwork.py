@@ -112,15 +112,14 @@ def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> Host
     """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
     trace = attribution.trace
     parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
-    if trace.calls is not None:
-        started = _started_something(attribution)
-        for cause, wanted in _CALL_CAUSES:
-            chosen = np.zeros(len(CallRole), bool)
-            chosen[list(wanted)] = True
-            inside = chosen[roles]
-            if cause == Cause.LAUNCH_CALL:
-                inside |= started
-            parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
+    started = _started_something(attribution)
+    for cause, wanted in _CALL_CAUSES:
+        chosen = np.zeros(len(CallRole), bool)
+        chosen[list(wanted)] = True
+        inside = chosen[roles]
+        if cause == Cause.LAUNCH_CALL:
+            inside |= started
+        parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
     marked = _marked_ranges(attribution)
     for cause, ranges in marked.items():
         parts.setdefault(cause, []).append(ranges)
@@ -129,8 +128,6 @@ def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> Host
 
 def call_roles(trace: Trace) -> Column:
     """int8 :class:`~nvprobe.analysis.rules.CallRole` of each call, by its name."""
-    if trace.calls is None:
-        return np.empty(0, np.int8)
     return judged(trace, trace.calls.name, rules.call_roles)
 
 
@@ -150,7 +147,6 @@ def _calls(calls: Calls, rows: Column) -> Stretches:
 
 def _started_something(attribution: Attribution) -> Column:
     """Bool per call: it started an op, whatever its name."""
-    assert attribution.trace.calls is not None
     used = np.zeros(len(attribution.trace.calls) + 1, bool)
     used[attribution.call] = True  # NO_ROW marks the spare last row
     return used[:-1]
@@ -159,7 +155,7 @@ def _started_something(attribution: Attribution) -> Column:
 def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     """The ranges that tell what their thread does, by cause."""
     ranges, tree = attribution.trace.ranges, attribution.tree
-    if ranges is None or not len(ranges):
+    if not len(ranges):
         return {cause: (np.empty(0, np.int64),) * 3 for cause, _ in _RANGE_CAUSES}
     paths = attribution.paths
     role = rules.range_roles(paths.names)[paths.name[tree.path]]

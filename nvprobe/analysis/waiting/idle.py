@@ -179,7 +179,7 @@ def _step_borders(
 
 def _processes(attribution: Attribution, gaps: Gaps) -> Column:
     ops = attribution.trace.ops
-    return ops.process[gaps.op] if ops is not None else np.empty(0, np.int32)
+    return ops.process[gaps.op]
 
 
 def _causes(gaps: Gaps, pieces: Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:

@@ -82,7 +82,7 @@ def _open(nesting: Nesting, label: Column, thread: Column, time: Column) -> Colu
 def code_lines(trace: Trace) -> CodeLines | None:
     """The Python frames of a trace, each thread for itself; ``None`` where it has none."""
     frames = trace.frames
-    if frames is None or not len(frames):
+    if not len(frames):
         return None
     threads = len(trace.threads)
     known = np.flatnonzero(frames.thread >= 0)
@@ -121,7 +121,7 @@ def call_lines(trace: Trace, calls: Column) -> tuple[Column, pa.StringArray]:
     """
     out = np.full(len(calls), NO_LINE, np.int32)
     marks, stacks, table = trace.backtraces, trace.backtrace_stacks, trace.calls
-    if marks is None or stacks is None or table is None or not len(marks) or not len(calls):
+    if not len(marks) or not len(calls):
         return out, pa.array([], pa.string())
     line, _, labels = frame_labels(trace, stacks.symbol)
     of_stack = users_lines(stacks, line, int(marks.stack.max()) + 1)

@@ -36,9 +36,6 @@ class DeviceOrder:
 def device_order(attribution: Attribution) -> DeviceOrder:
     """Sort the ops of a trace."""
     ops = attribution.trace.ops
-    if ops is None:
-        nothing = np.empty(0, np.int64)
-        return DeviceOrder(nothing, nothing, nothing, nothing, nothing)
     row = np.flatnonzero(attribution.valid)
     row = row[sorted_by(ops.device[row] + 1, ops.start[row])]
     device, end = ops.device[row], ops.end[row]
@@ -62,7 +59,7 @@ def left_out(attribution: Attribution) -> tuple[Column, Column, Column]:
     A device that works for them is not idle, whatever else of the selection waits.
     """
     whole = attribution.whole
-    if attribution.unfiltered is None or whole.trace.ops is None:
+    if attribution.unfiltered is None:
         return (np.empty(0, np.int64),) * 3
     ops = whole.trace.ops.take(~attribution.unfiltered.ops & whole.valid)
     return merged(ops.device + 1, ops.start, ops.end)

@@ -18,11 +18,11 @@ def with_waits(ranges: PathQuantities, attribution: Attribution, waits: Waits) -
     """``ranges`` with ``sync_ns``, ``idle_ns`` and ``exposed_comm_ns`` where they can be known."""
     trace, paths = attribution.trace, attribution.paths
     size = len(paths.parent)
-    if trace.calls is not None:
+    if trace.calls.recorded:
         sites = waits.syncs.sites
         waited = push_up(paths, sums(sites.path, sites.wait_ns, size))
         ranges = dataclasses.replace(ranges, sync_ns=waited)
-    if trace.ops is not None and attribution.valid.any():
+    if attribution.valid.any():
         idle = push_up(paths, sums(waits.idle.path, waits.idle.ns, size))
         exposed = exposed_by_path(attribution, waits.work, waits.exposed)
         ranges = dataclasses.replace(ranges, idle_ns=idle, exposed_comm_ns=exposed)

@@ -74,7 +74,7 @@ class SampledTime(Table):
 def line_samples(trace: Trace) -> LineSamples | None:
     """The Python samples of a trace; ``None`` where none of them saw a line of the user's."""
     samples, stacks = trace.python_samples, trace.python_stacks
-    if samples is None or stacks is None or not len(samples) or not len(stacks):
+    if not len(samples) or not len(stacks):
         return None
     line_of_text, _, labels = frame_labels(trace, stacks.symbol)
     line = users_lines(stacks, line_of_text, int(samples.stack.max()) + 1)[samples.stack]

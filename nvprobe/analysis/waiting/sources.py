@@ -15,7 +15,7 @@ import pyarrow as pa
 from nvprobe.analysis.waiting.lines import NO_LINE, CodeLines, code_lines
 from nvprobe.attribution.backward import backward_nodes
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import Calls, Column
+from nvprobe.trace import Column
 
 __all__ = ["OpLines", "op_lines"]
 
@@ -36,7 +36,7 @@ def op_lines(attribution: Attribution) -> OpLines:
     """The user's line behind each op; none anywhere where the trace has no frames."""
     line = np.full(len(attribution.call), NO_LINE, np.int32)
     lines = code_lines(attribution.trace)
-    calls = attribution.trace.calls if attribution.trace.calls is not None else Calls.empty()
+    calls = attribution.trace.calls
     if lines is None:
         return OpLines(line, pa.array([], pa.string()))
     op = np.flatnonzero(attribution.call >= 0)
@@ -55,7 +55,7 @@ def _from_forward(attribution: Attribution, lines: CodeLines, line: Column) -> N
     """Backward ops take the line of the forward operator with their node's number, in place."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     nodes = backward_nodes(attribution)
-    if ranges is None or not len(nodes.op):
+    if not len(nodes.op):
         return
     forward = np.flatnonzero((tree.sequence >= 0) & ~attribution.autograd[ranges.thread])
     forward = forward[np.lexsort((ranges.start[forward], tree.sequence[forward]))]

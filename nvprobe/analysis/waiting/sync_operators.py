@@ -77,7 +77,7 @@ def chain_operators(trace: Trace, chains: Column) -> tuple[Column, pa.StringArra
     names = pa.array([], pa.string())
     out = np.full(len(chains), -1, np.int32)
     table = trace.callchains
-    if table is None or not len(table) or not len(chains):
+    if not len(table) or not len(chains):
         return out, names
     symbols, code = np.unique(table.symbol, return_inverse=True)
     texts = trace.strings.take(pa.array(symbols, mask=symbols < 0))

@@ -98,7 +98,7 @@ def sync_sites(
 ) -> Syncs:
     """Sum the synchronising calls by call site."""
     trace, calls = attribution.trace, attribution.trace.calls
-    if calls is None or not len(waits):
+    if not len(waits):
         nothing = np.empty(0, np.int64)
         return Syncs(waits, nothing, nothing, SyncSites.empty(), pa.array([], pa.string()))
     path = attribution.open.at(waits.thread, calls.start[waits.call])
@@ -135,7 +135,6 @@ def _named(
 ) -> tuple[Column, Column, pa.StringArray]:
     """(source, operator, labels) per call; the first source of knowledge that knows decides."""
     trace = attribution.trace
-    assert trace.calls is not None
     group = _together(waits, work)
     chain = np.full(len(waits), -1, np.int64)
     if trace.calls.callchain is not None:
@@ -188,7 +187,7 @@ def _marked(trace: Trace, waits: SyncCalls, group: Column) -> tuple[Column, pa.S
     """
     marks = trace.marks
     out = np.full(len(waits), -1, np.int64)
-    if marks is None or not len(marks):
+    if not len(marks):
         return out, pa.array([], pa.string())
     texts = trace.strings.take(pa.array(marks.name, mask=marks.name < 0))
     where = pc.struct_field(pc.extract_regex(texts, _MARK), "where")
@@ -252,8 +251,7 @@ def _longest(site: Column, wait_ns: Column) -> Column:
 
 def _op_names(trace: Trace, op: Column) -> Column:
     out = np.full(len(op), NO_ROW, np.int32)
-    if trace.ops is not None:
-        known = np.flatnonzero(op != NO_ROW)
-        short, full = trace.ops.short_name[op[known]], trace.ops.name[op[known]]
-        out[known] = np.where(short >= 0, short, full)
+    known = np.flatnonzero(op != NO_ROW)
+    short, full = trace.ops.short_name[op[known]], trace.ops.name[op[known]]
+    out[known] = np.where(short >= 0, short, full)
     return out

@@ -74,8 +74,6 @@ def process_timeline(attribution: Attribution) -> Timeline:
 def _called(attribution: Attribution) -> tuple[Column, Column, Column]:
     """(op, thread, time) of the ops that have a call."""
     calls = attribution.trace.calls
-    if calls is None:
-        return (np.empty(0, np.int64),) * 3
     op = np.flatnonzero(attribution.call != NO_ROW)
     call = attribution.call[op]
     return op, calls.thread[call], calls.start[call]

@@ -42,7 +42,7 @@ class Turns:
 def launching_calls(attribution: Attribution) -> Column:
     """Rows of the calls that started an op."""
     calls = attribution.trace.calls
-    used = np.zeros((0 if calls is None else len(calls)) + 1, bool)
+    used = np.zeros(len(calls) + 1, bool)
     used[attribution.call] = True  # NO_ROW marks the spare last row
     return np.flatnonzero(used[:-1])
 
@@ -50,7 +50,6 @@ def launching_calls(attribution: Attribution) -> Column:
 def launching_turns(attribution: Attribution) -> Turns:
     """A turn begins where the thread before has made its last call. There must be calls."""
     calls, lane_of = attribution.trace.calls, thread_lanes(attribution)
-    assert calls is not None
     rows = launching_calls(attribution)
     rows = rows[sorted_by(lane_of[calls.thread[rows]], calls.start[rows])]
     thread, start = calls.thread[rows], calls.start[rows]

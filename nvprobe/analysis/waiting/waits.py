@@ -47,7 +47,7 @@ from nvprobe.analysis.waiting.sampled import LineSamples, line_samples
 from nvprobe.analysis.waiting.sync_operators import PathOperators, path_operators
 from nvprobe.analysis.waiting.syncs import Syncs, sync_sites
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import Column, Ops
+from nvprobe.trace import Column
 
 __all__ = ["Waits", "waits"]
 
@@ -150,7 +150,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
 
 def _classes(attribution: Attribution, activity: Column | None) -> Column:
     """The class of work of each op."""
-    ops = attribution.trace.ops if attribution.trace.ops is not None else Ops.empty()
+    ops = attribution.trace.ops
     if activity is None:
         activity = classify_ops(attribution.trace).activity
     return work_classes(ops, activity)

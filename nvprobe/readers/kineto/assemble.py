@@ -34,6 +34,7 @@ from nvprobe.trace import (
     Column,
     Flows,
     Frames,
+    GraphNodes,
     MemoryEvents,
     Missing,
     Operators,
@@ -109,7 +110,9 @@ class _Assembly:
         missing, source = tuple(self._missing()), self._source()
         flows, memory = self._flows(), self._memory()
         overheads = Overheads(**self._named("overheads"))
-        frames = Frames(**self._named("frames")) if self.collector.python_stacks else None
+        frames = (
+            Frames(**self._named("frames")) if self.collector.python_stacks else Frames.absent()
+        )
         self._let_go("flows", "memory", "overheads", "frames", "window", "window_end")
         ranges, operators = self._ranges()
         self._let_go("operators", "annotations", "modules")
@@ -130,7 +133,7 @@ class _Assembly:
             ranges=ranges,
             operators=operators,
             syncs=syncs,
-            graph_nodes=nodes if len(nodes) else None,
+            graph_nodes=nodes if len(nodes) else GraphNodes.absent(),
             overheads=overheads,
             frames=frames,
             flows=flows,

@@ -23,8 +23,6 @@ def with_earlier_captures(trace: Trace) -> Trace:
     A replay whose capture is not in its own file is led to an earlier one of its process where a
     single capture fits. A warning counts the ops: nobody recorded what was captured in between.
     """
-    if trace.ops is None or trace.calls is None:
-        return trace
     node, tables, led = trace.ops.graph_node.copy(), [], 0
     pids, count = np.unique(trace.processes.pid, return_counts=True)
     for pid in pids[count > 1].tolist():
@@ -35,10 +33,9 @@ def with_earlier_captures(trace: Trace) -> Trace:
             node[rows], led = nodes, led + len(rows)
             tables.append(table)
     ops = dataclasses.replace(trace.ops, graph_node=node)
-    known = [trace.graph_nodes] if trace.graph_nodes is not None else []
-    joined = _end_to_end([*known, *tables])
+    joined = _end_to_end([one for one in (trace.graph_nodes, *tables) if len(one)])
     others = tuple(one for one in trace.missing if one.what != CAPTURE)
-    untold = untold_captures(node, np.empty(0, np.int64) if joined is None else joined.node)
+    untold = untold_captures(node, joined.node)
     told = (
         f"{led} operations of CUDA graphs were led to a capture in an earlier trace, the only one "
         "that has as many kernels, copies and sets in their order",
@@ -95,10 +92,8 @@ def _of_process(
     return mine[led], found.node[led] + _BESIDE, table
 
 
-def _created(nodes: GraphNodes | None, ops: Ops, rows: Column) -> Column:
+def _created(nodes: GraphNodes, ops: Ops, rows: Column) -> Column:
     """Bool per op: the creation of its node is known from its own file."""
-    if nodes is None:
-        return np.zeros(len(rows), bool)
     process = np.concatenate((nodes.process, ops.process[rows])).astype(np.int64)
     distinct, code = np.unique(
         np.concatenate((nodes.node, ops.graph_node[rows])), return_inverse=True
@@ -112,8 +107,8 @@ def _apart(process: Column, correlation: Column) -> Column:
     return (process.astype(np.int64) << _FILE_BITS) + correlation
 
 
-def _end_to_end(tables: list[GraphNodes]) -> GraphNodes | None:
+def _end_to_end(tables: list[GraphNodes]) -> GraphNodes:
     if not tables:
-        return None
+        return GraphNodes.absent()
     names = tables[0].columns()
     return GraphNodes(**{n: np.concatenate([getattr(one, n) for one in tables]) for n in names})

@@ -34,7 +34,6 @@ def traced(scene: Scene, *places: Place, categories: dict[str, str] | None = Non
     """A scene whose ranges are nvprobe's own, of these categories."""
     trace = scene.trace()
     ranges = trace.ranges
-    assert ranges is not None
     names = trace.texts(ranges.name)
     kinds = [(categories or {}).get(str(name), "user") for name in names]
     more = ["nvprobe", *sorted(set(kinds))]
@@ -103,7 +102,6 @@ def test_a_name_means_the_range_of_its_kind() -> None:
 
 def test_ranges_of_others_are_not_ours() -> None:
     trace = traced(loop(nested), place("forward", "t.py:9", "entered"))
-    assert trace.ranges is not None
     elsewhere = dataclasses.replace(trace.ranges, domain=np.full(len(trace.ranges), -1))
     assert lines_of(dataclasses.replace(trace, ranges=elsewhere))["step/forward"] == []
 
@@ -122,7 +120,6 @@ class CountedDict(dict[Any, Any]):
 def test_a_torch_trace_asks_by_name_alone_and_goes_through_all_places_once() -> None:
     """It may have a hundred thousand paths, and a sidecar thousands of places."""
     trace = traced(loop(nested), place("forward", "t.py:9", "entered"), place("0", "net.py:3"))
-    assert trace.ranges is not None
     plain = dataclasses.replace(trace.ranges, domain=np.full(len(trace.ranges), -1))
     attribution = attribute(dataclasses.replace(trace, ranges=plain))
     known = code_places(attribution)
@@ -260,7 +257,6 @@ def products(scene: Scene) -> None:
 
 def behind(trace: Trace, stack: np.ndarray) -> Samples:
     """A back-trace of each call."""
-    assert trace.calls is not None
     calls = trace.calls
     return Samples(calls.process, calls.thread, calls.start, np.zeros(len(calls)), stack)
 
@@ -269,7 +265,6 @@ def test_a_back_trace_is_the_line_and_better_than_a_place() -> None:
     trace = traced(loop(products), place("forward", "t.py:9", "entered"))
     first = (analyze(attribute(trace)).findings or ())[0]
     assert (first.sources, first.roles) == (("t.py:9",), ("entered",))
-    assert trace.calls is not None
     names = pa.array(["net.py(31): forward", "torch/nn/linear.py(7): forward"])
     own = len(trace.strings)
     stacked = dataclasses.replace(
@@ -286,7 +281,6 @@ def test_a_back_trace_is_the_line_and_better_than_a_place() -> None:
 
 def test_calls_that_start_nothing_have_back_traces_too() -> None:
     trace = traced(loop(churn))
-    assert trace.calls is not None
     own, kinds = len(trace.strings), trace.texts(trace.calls.name)
     chain = [{"cudaMalloc": 1, "cudaFree": 2}.get(str(name), 0) for name in kinds]
     names = pa.array(["other.py(1): f", "take.py(5): f", "give.py(8): f"])

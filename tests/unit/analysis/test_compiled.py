@@ -18,6 +18,7 @@ from nvprobe.analysis.compiled import (
 from nvprobe.attribution import attribute
 from nvprobe.attribution.modules import modules
 from nvprobe.merging.load import load
+from nvprobe.trace import Operators, Ranges
 
 BASE = 1_700_000_000_000_000_000
 
@@ -207,7 +208,9 @@ def test_no_graphs(tmp_path: Path) -> None:
 
 def test_no_ranges_at_all(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": EVENTS}))
-    trace = dataclasses.replace(load(tmp_path / "trace.json"), ranges=None, operators=None)
+    trace = dataclasses.replace(
+        load(tmp_path / "trace.json"), ranges=Ranges.absent(), operators=Operators.absent()
+    )
     assert compiled_graphs(attribute(trace), None) == []
 
 

@@ -57,7 +57,6 @@ def test_averages_are_those_of_a_loop_over_nanoseconds(
     }  # fmt: skip
     want: dict[int, tuple[int, int, float]] = {}
     ops = trace.ops
-    assert ops is not None
     for path in range(len(attribution.paths.parent)):
         total, length, touched = 0.0, 0, set()
         for device, times in ((0, first), (1, second)):

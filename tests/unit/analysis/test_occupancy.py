@@ -142,12 +142,11 @@ def test_a_limit_that_is_not_told_makes_it_unknown(limit: str) -> None:
 
 def test_no_device_and_no_geometry() -> None:
     trace = _trace([(1, 32, 16, 0)], H200, [0])
-    assert trace.ops is not None
     homeless = dataclasses.replace(trace.ops, device=np.array([-1]))
     fit = launch_fit(dataclasses.replace(trace, ops=homeless, devices=Devices.empty()))
     assert fit is not None
     assert np.isnan(fit.occupancy[0])
-    assert launch_fit(dataclasses.replace(trace, geometry=None)) is None
+    assert launch_fit(dataclasses.replace(trace, geometry=Geometry.absent())) is None
 
 
 def test_kernels_weigh_their_launches_by_time() -> None:

@@ -23,7 +23,7 @@ from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.report.console import TreeView, console_for, print_report
 from nvprobe.report.tables import to_json
-from nvprobe.trace import CallChains, Samples, Trace
+from nvprobe.trace import CallChains, Frames, Samples, Trace
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces
 from tests.unit.readers.exports import THREAD, kernel, launch, pushed
 from tests.unit.readers.test_python_samples import (
@@ -77,7 +77,7 @@ def sampled_always(trace: Trace) -> Trace:
     known = line >= 0
     return dataclasses.replace(
         trace,
-        frames=None,
+        frames=Frames.absent(),
         python_samples=Samples(
             process=trace.threads.process[thread[known]],
             thread=thread[known],
@@ -111,7 +111,7 @@ def by_line(one: Waits) -> Counter[tuple[str | None, Cause]]:
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(wait_traces())
 def test_samples_without_gaps_tell_what_frames_tell(trace: Trace) -> None:
-    assume(trace.frames is not None)
+    assume(trace.frames.recorded)
     exact, estimated = found(trace), found(sampled_always(trace))
     if estimated.sampled is None:  # no frame of the user's
         return

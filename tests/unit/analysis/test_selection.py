@@ -58,7 +58,7 @@ def _check(trace: Trace, selection: Selection) -> Attribution:
     for owner in set(_owners(part)):
         assert owner in everything
     assert ledger(part).total.ops == len(part.owner)
-    if part.trace.calls is not None and part.trace.ops is not None:
+    if part.trace.calls.recorded and part.trace.ops.recorded:
         called = part.call[part.call != NO_ROW]
         assert called.max(initial=-1) < len(part.trace.calls)
         assert (
@@ -87,14 +87,12 @@ def test_a_path_keeps_what_belongs_to_it(eager: Trace) -> None:
     part = _check(eager, Selection(ranges=("step/backward",)))
     assert len(part.owner) == int(whole.ranges.ops[at])
     assert {path.startswith("step/backward") for path, _, _ in _owners(part)} == {True}
-    assert part.trace.ranges is not None
     assert int(_kept(part).sum()) == int(whole.ranges.calls[at])
     wild = _check(eager, Selection(ranges=("*/fwd:blocks.?",)))
     assert all("fwd:blocks." in path for path, _, _ in _owners(wild))
 
 
 def test_threads_keep_what_they_called_for(eager: Trace) -> None:
-    assert eager.calls is not None
     counts = np.bincount(eager.calls.thread, minlength=len(eager.threads))
     busiest = np.argsort(counts)[-2:]
     total = 0
@@ -105,13 +103,11 @@ def test_threads_keep_what_they_called_for(eager: Trace) -> None:
 
 
 def test_time_cuts_ranges_and_keeps_calls_inside(eager: Trace) -> None:
-    assert eager.calls is not None
     low, high = 20_000_000, 30_000_000
     part = _check(eager, Selection(time=(low, high)))
     whole = attribute(eager)
     start = eager.calls.start[whole.call]
     assert len(part.owner) == int(np.count_nonzero((start >= low) & (start < high)))
-    assert part.trace.ranges is not None
     assert part.trace.ranges.start[_kept(part)].min() >= low
     assert part.tree.end[_kept(part)].max() <= high
     assert (part.trace.start_ns, part.trace.end_ns) == (low, high)
@@ -130,13 +126,9 @@ def test_processes_and_devices_of_two(corpus: Path) -> None:
 def test_domains_are_attributed_alone(corpus: Path) -> None:
     trace = load(corpus / "nsys/h200/named_domain.sqlite")
     part = select(trace, Selection(domains=("nvprobe",)))
-    assert part.trace.ranges is not None
     assert len(part.trace.ranges) == 80
-    assert part.trace.ops is not None
-    assert trace.ops is not None
     assert len(part.trace.ops) == len(trace.ops)
     default = select(trace, Selection(domains=("",)))
-    assert default.trace.ranges is not None
     assert len(default.trace.ranges) == 500
 
 
@@ -189,7 +181,6 @@ def test_windows_partition_the_ops(cuts: list[int]) -> None:
     assert sum(len(part.owner) for part in parts) == len(whole.owner)
     assert sorted(owner for part in parts for owner in _owners(part)) == sorted(_owners(whole))
     for part in parts:
-        assert part.trace.ranges is not None
         assert bool((part.trace.ranges.start <= part.tree.end).all())
 
 

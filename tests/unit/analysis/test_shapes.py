@@ -53,7 +53,7 @@ def a_trace(strings: list[str], names: list[int], listed: dict[int, int]) -> Tra
             types=np.full(len(rows), -1),
         )
         if listed
-        else None,
+        else Operators.absent(),
     )
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvprobe.attribution import attribute
 from nvprobe.merging.graph_nodes import NODES, with_nodes
 from nvprobe.merging.load import load
-from nvprobe.trace import OpKind, Ops, Trace
+from nvprobe.trace import Geometry, GraphNodes, OpKind, Ops, Trace
 from tests.conftest import ROOT
 from tests.unit.analysis.scenes import Scene, loop
 
@@ -24,7 +24,6 @@ FIXTURE = ROOT / "tests" / "fixtures" / "launch_h200.tar.xz"
 
 def whole_graphs(trace: Trace, shrink: float = 1.0) -> Trace:
     """The same capture had graphs been traced whole, replays in a share of their time."""
-    assert trace.ops is not None
     ops = trace.ops
     inside = ops.graph_node != 0
     rows, firsts = [], []
@@ -44,7 +43,13 @@ def whole_graphs(trace: Trace, shrink: float = 1.0) -> Trace:
     )
     rest = ops.take(~inside)
     both = {n: np.concatenate([v, graphs.columns()[n]]) for n, v in rest.columns().items()}
-    return dataclasses.replace(trace, ops=Ops(**both), geometry=None, graph_nodes=None, missing=())
+    return dataclasses.replace(
+        trace,
+        ops=Ops(**both),
+        geometry=Geometry.absent(),
+        graph_nodes=GraphNodes.absent(),
+        missing=(),
+    )
 
 
 def replays(nodes: list[tuple[int, int]], steps: int = 3) -> Trace:
@@ -89,8 +94,6 @@ def test_nodes_lie_where_their_graph_was(nodes: list[tuple[int, int]], shrink: f
     traced = replays(nodes)
     whole = whole_graphs(traced, shrink)
     joined = with_nodes(whole, traced)
-    assert joined.ops is not None
-    assert whole.ops is not None
     graphs = np.flatnonzero(whole.ops.kind == OpKind.GRAPH)
     inside = joined.ops.take(joined.ops.graph_node != 0)
     for position, graph in enumerate(graphs.tolist()):
@@ -107,14 +110,11 @@ def test_nodes_lie_where_their_graph_was(nodes: list[tuple[int, int]], shrink: f
 def test_nothing_changes_where_the_graph_took_as_long() -> None:
     traced = replays([(0, 100), (150, 50), (160, 80)])
     joined = with_nodes(whole_graphs(traced), traced)
-    assert joined.ops is not None
-    assert traced.ops is not None
     ours = joined.ops.take(joined.ops.graph_node != 0)
     theirs = traced.ops.take(traced.ops.graph_node != 0)
     assert ours.start.tolist() == theirs.start.tolist()
     assert ours.end.tolist() == theirs.end.tolist()
     assert joined.texts(ours.name) == traced.texts(theirs.name)
-    assert joined.geometry is not None
     assert len(joined.geometry) == len(theirs), "that of the whole capture was taken away"
     assert set(joined.geometry.op.tolist()) == set(
         np.flatnonzero(joined.ops.graph_node != 0).tolist()

@@ -15,17 +15,17 @@ def agree(trace: Trace, every_range: bool = True) -> None:
     """Compare everything an attribution says with the oracle."""
     found, oracle = attribute(trace), Oracle(trace)
     texts = found.paths.texts()
-    for op in range(len(trace.ops or ())):
+    for op in range(len(trace.ops)):
         path, method = oracle.owner(op)
         wanted = None if path is None else "/".join(p.replace("/", "\\/") for p in path)
         got = texts[found.owner[op]] if found.owner[op] >= 0 else None
         assert (got, Method(found.method[op]).name.lower()) == (wanted, method), op
-    for row in range(len(trace.ranges or ()) if every_range else 0):
+    for row in range(len(trace.ranges) if every_range else 0):
         wanted = "/".join(p.replace("/", "\\/") for p in oracle.own_path(row))
         assert texts[found.tree.path[row]] == wanted, row
     assert {int(t) for t in np.flatnonzero(found.autograd)} == oracle.autograd
     book = ledger(found)
-    if trace.ops is None:
+    if not trace.ops.recorded:
         return
     assert book.total.ops == len(trace.ops)
     assert book.total.gpu_ns == sum(

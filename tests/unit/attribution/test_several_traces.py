@@ -21,7 +21,7 @@ from nvprobe.merging.clock import thread_rows
 from nvprobe.merging.load import load
 from nvprobe.merging.overlay import _devices, merged
 from nvprobe.report.tables import document
-from nvprobe.trace import Clock, Devices, Ops, Processes, Threads, Trace
+from nvprobe.trace import Clock, Devices, MemoryEvents, Ops, Processes, Threads, Trace
 
 SECOND = 1_000_000_000
 CONVOLUTION = "cudnn_convolution"
@@ -142,7 +142,6 @@ def test_times_that_cannot_be_stay_so(tmp_path: Path) -> None:
     broken["traceEvents"][-1]["ts"] = 0
     (tmp_path / "b.json").write_text(json.dumps(broken))
     trace = load(_write(tmp_path / "a.json"), tmp_path / "b.json")
-    assert trace.ops is not None
     assert trace.ops.start[3] == 0
     assert int(attribute(trace).valid.sum()) == 3
 
@@ -215,7 +214,7 @@ def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
 def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> None:
     """A thread that used no CUDA, and allocations: not of the profile's first process."""
     both = load(*(_write(tmp_path / f"{pid}.json", pid=pid, at_us=pid) for pid in (10, 20)))
-    profile = dataclasses.replace(both, memory=None)
+    profile = dataclasses.replace(both, memory=MemoryEvents.absent())
     more = _trace(pid=20, at_us=20)
     where = {"pid": 20, "tid": 99, "ts": 1200}
     arguments = {"Device Type": 1, "Device Id": 0, "Bytes": 8, "Total Allocated": 8}
@@ -228,8 +227,6 @@ def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> 
     threads = thread_rows(profile, torch)
     assert sorted(threads.tolist()) == [-1, 1]
     trace = merged(profile, torch, threads, lambda _, times: times, Clock("shared", (0, 0)), 0)
-    assert trace.ranges is not None
-    assert trace.memory is not None
     assert trace.threads.process.tolist() == [0, 1, 1]
     added = trace.ranges.thread == 2
     assert trace.ranges.process[added].tolist() == [1]

@@ -16,13 +16,15 @@ NAMES = {
 
 def differences(left: Trace, right: Trace, ignore: tuple[str, ...] = ("sources",)) -> list[str]:
     """Fields in which two traces differ; empty when they are the same."""
-    out = []
+    out: list[str] = []
     for spec in dataclasses.fields(Trace):
         if spec.name in ("strings", *ignore):
             continue
         one, other = getattr(left, spec.name), getattr(right, spec.name)
         if isinstance(one, Table) and isinstance(other, Table):
             out += [f"{spec.name}.{name}" for name in _columns(left, one, right, other)]
+        elif spec.name == "sidecar":
+            out += ["sidecar"] if one.recorded or other.recorded else []
         elif one != other:
             out.append(spec.name)
     return out
@@ -30,6 +32,8 @@ def differences(left: Trace, right: Trace, ignore: tuple[str, ...] = ("sources",
 
 def _columns(left: Trace, one: Table, right: Trace, other: Table) -> list[str]:
     mine, theirs = one.columns(), other.columns()
+    if one.recorded != other.recorded:
+        return ["(recorded)"]
     if mine.keys() != theirs.keys():
         return ["columns"]
     return [

@@ -44,7 +44,7 @@ def _count(database: sqlite3.Connection, table: str, where: str = "1") -> int | 
 
 
 def _length(table) -> int | None:
-    return None if table is None else len(table)
+    return len(table) if table.recorded else None
 
 
 @pytest.mark.parametrize("path", EXPORTS + CASES, ids=lambda path: path.stem)
@@ -57,7 +57,7 @@ def test_tables_hold_what_sql_counts(path: Path) -> None:
             (OpKind.MEMSET, "MEMSET"),
             (OpKind.GRAPH, "GRAPH_TRACE"),
         ):
-            ours = 0 if trace.ops is None else int(np.count_nonzero(trace.ops.kind == kind))
+            ours = int(np.count_nonzero(trace.ops.kind == kind))
             assert ours == (_count(database, f"CUPTI_ACTIVITY_KIND_{suffix}") or 0)
         assert _length(trace.calls) == _count(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
         assert _length(trace.syncs) == _count(database, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
@@ -71,14 +71,14 @@ def test_tables_hold_what_sql_counts(path: Path) -> None:
 
 
 def _same_durations(database: sqlite3.Connection, trace: Trace) -> None:
-    if trace.ops is not None:
+    if trace.ops.recorded:
         expected = 0
         for suffix in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"):
             with contextlib.suppress(sqlite3.OperationalError):
                 sql = f"SELECT coalesce(sum(end - start), 0) FROM CUPTI_ACTIVITY_KIND_{suffix}"
                 expected += database.execute(sql).fetchone()[0]
         assert int((trace.ops.end - trace.ops.start).sum()) == expected
-    if trace.ranges is not None:
+    if trace.ranges.recorded:
         closed = trace.ranges.end != OPEN
         length = int((trace.ranges.end[closed] - trace.ranges.start[closed]).sum())
         sql = "SELECT coalesce(sum(end - start), 0) FROM NVTX_EVENTS WHERE eventType = 59"
@@ -87,7 +87,7 @@ def _same_durations(database: sqlite3.Connection, trace: Trace) -> None:
 
 def _same_names(database: sqlite3.Connection, trace: Trace) -> None:
     """Names of kernels, calls and ranges, row by row."""
-    if trace.ops is not None:
+    if trace.ops.recorded:
         rows = trace.ops.kind == OpKind.KERNEL
         sql = (
             "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
@@ -96,7 +96,7 @@ def _same_names(database: sqlite3.Connection, trace: Trace) -> None:
         if rows.any():
             expected = [name for (name,) in database.execute(sql)]
             assert trace.texts(trace.ops.name[rows]) == expected
-    if trace.ranges is not None:
+    if trace.ranges.recorded:
         sql = (
             "SELECT coalesce(text, value, '(no name)') FROM NVTX_EVENTS n "
             "LEFT JOIN StringIds s ON s.id = n.textId WHERE eventType = 59 ORDER BY n.rowid"
@@ -117,7 +117,7 @@ def test_references_stay_inside_their_tables(path: Path) -> None:
         "category": len(trace.strings),
     }
     for table in (trace.calls, trace.ops, trace.ranges, trace.spans, trace.marks, trace.syncs):
-        for name, values in ({} if table is None else table.columns()).items():
+        for name, values in table.columns().items():
             if name in sizes and len(values):
                 assert values.max() < sizes[name]
                 assert values.min() >= (-1 if name in ("domain", "category") else 0)
@@ -126,14 +126,12 @@ def test_references_stay_inside_their_tables(path: Path) -> None:
 def test_two_processes_keep_their_correlations_apart(corpus: Path) -> None:
     trace = load(corpus / "cases/n01.sqlite")
     assert trace.processes.pid.tolist() == [4001, 4002]
-    assert trace.ops is not None
     pairs = set(zip(trace.ops.process.tolist(), trace.ops.device.tolist(), strict=True))
     assert pairs == {(0, 0), (1, 1)}
 
 
 def test_calls_lose_their_abi_suffix(corpus: Path) -> None:
     trace = load(corpus / "nsys/h200/eager.sqlite")
-    assert trace.calls is not None
     names = {name for name in trace.texts(np.unique(trace.calls.name)) if name}
     assert "cudaLaunchKernel" in names
     assert not [name for name in names if "_v" in name]
@@ -142,7 +140,6 @@ def test_calls_lose_their_abi_suffix(corpus: Path) -> None:
 def test_an_open_range_lasts_to_the_end_of_the_capture(corpus: Path) -> None:
     trace = load(corpus / "cases/n04.sqlite")
     assert trace.end_ns == 5_000_000
-    assert trace.ranges is not None
     assert int(np.count_nonzero(trace.ranges.end == OPEN)) == 3
     assert "3 ranges were never closed" in trace.warnings[0]
 

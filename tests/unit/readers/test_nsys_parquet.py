@@ -50,7 +50,6 @@ def test_parquet_and_sqlite_are_the_same_trace(folder: Path, tmp_path: Path) -> 
     assert sniff(folder) is Format.NSYS_PARQUET
     columnar, plain = load(folder), load(to_sqlite(folder, tmp_path / "same.sqlite"))
     assert differences(columnar, plain) == []
-    assert columnar.ops is not None
     assert len(columnar.ops) == 413 + 32 + 51
     assert columnar.sources[0].product_version == plain.sources[0].product_version
 
@@ -79,7 +78,6 @@ def test_arrow_folders_are_read_too(folder: Path, tmp_path: Path, stream: bool) 
 
 def test_metrics_have_names_devices_and_times(folder: Path) -> None:
     counters = load(folder).counters
-    assert counters is not None
     trace = load(folder)
     assert len(counters) == 12_540
     assert set(counters.device.tolist()) == {0}

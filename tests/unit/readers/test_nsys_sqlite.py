@@ -67,7 +67,6 @@ def test_any_file_name_opens_that_file_and_no_other(tmp_path: Path, name: str) -
     path = write(tmp_path / name, PLAIN)
     before = _listing(tmp_path)
     trace = load(path)
-    assert trace.ops is not None
     assert len(trace.ops) == 1
     assert trace.sources[0].file == name
     assert _listing(tmp_path) == before
@@ -110,7 +109,6 @@ def test_rows_still_in_the_write_ahead_log_are_read(plain: Path) -> None:
     before = _listing(plain.parent)
     assert "plain.sqlite-wal" in before
     trace = load(plain)
-    assert trace.ops is not None
     assert len(trace.ops) == 2
     assert _listing(plain.parent) == before
     writer.close()
@@ -122,7 +120,6 @@ def test_a_locked_database_shows_what_was_committed(plain: Path) -> None:
     writer.execute("BEGIN EXCLUSIVE")
     writer.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
     trace = load(plain)
-    assert trace.ops is not None
     assert len(trace.ops) == 1
     writer.execute("ROLLBACK")
     writer.close()
@@ -143,7 +140,6 @@ def test_a_half_written_transaction_is_undone_in_a_copy(plain: Path, tmp_path: P
     writer.close()
     before = _listing(tmp_path)
     trace = load(crashed)
-    assert trace.ops is not None
     assert trace.ops.end.tolist() == [400]
     assert _listing(tmp_path) == before
 
@@ -241,7 +237,6 @@ def test_values_of_another_type_become_null_or_are_cast(tmp_path: Path) -> None:
         loose,
     )
     trace = load(path)
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name) == ["real", "blob", "bytes \ufffd", "12"]
     assert trace.ranges.start.tolist() == [100, 300, 500, 700]
     assert trace.ranges.end.tolist() == [200, OPEN, 600, 800]
@@ -253,7 +248,6 @@ def test_large_integers_keep_every_digit_beside_a_real(tmp_path: Path) -> None:
     exact = 2**53 + 1
     rows = [pushed("a", exact, exact + 2), pushed("b", 1.0, 2)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}, loose))
-    assert trace.ranges is not None
     assert trace.ranges.start.tolist() == [exact, 1]
 
 
@@ -261,7 +255,6 @@ def test_types_are_those_of_all_rows_not_of_the_first(tmp_path: Path) -> None:
     """adbc guesses from the first 1,024 rows: a text after as many NULLs must still be one."""
     rows = [pushed(None, i, i + 1) for i in range(1500)] + [pushed("late", 2000, 2001)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name[-2:]) == ["(no name)", "late"]
 
 
@@ -274,8 +267,6 @@ def test_impossible_times_are_counted_never_added_up(tmp_path: Path) -> None:
         PLAIN | {"CUPTI_ACTIVITY_KIND_KERNEL": rows, "CUPTI_ACTIVITY_KIND_RUNTIME": calls},
     )
     trace = load(path)
-    assert trace.ops is not None
-    assert trace.calls is not None
     assert trace.ops.start.tolist() == [300, 0, 0, -50]
     assert trace.ops.end.tolist() == [400, 0, 0, -10]
     assert len(trace.calls) == 1
@@ -286,7 +277,6 @@ def test_names_of_any_kind_come_through(tmp_path: Path) -> None:
     wild = ["\x1b[31mred", "[bold]markup[/]", "<script>", "a\x00b"[:1], "y" * 1_000_000, "", "ü/√"]
     rows = [pushed(text, 10 * i, 10 * i + 5) for i, text in enumerate(wild)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name) == wild
 
 
@@ -300,7 +290,6 @@ def test_text_and_string_id_may_be_mixed(tmp_path: Path) -> None:
         pushed("registered", 11, 12),
     ]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.ranges is not None
     name = trace.ranges.name
     assert texts(trace, name) == [
         "inline", "registered", "wins", "(no name)", "(no name)", "registered",
@@ -319,8 +308,6 @@ def test_string_ids_may_be_sparse_and_huge(tmp_path: Path) -> None:
         },
     )
     trace = load(path)
-    assert trace.ops is not None
-    assert trace.calls is not None
     assert texts(trace, trace.ops.name) == ["far", None]
     assert texts(trace, trace.calls.name) == ["cuLaunchKernel"]
 
@@ -338,7 +325,6 @@ def test_domains_and_categories_are_known_by_process(tmp_path: Path) -> None:
         pushed("d", 7, 8),
     ]  # fmt: skip
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.domain) == ["mine", "theirs", None, None]
     assert texts(trace, trace.ranges.category) == ["io", None, None, None]
     assert trace.domains == ("mine", "theirs")
@@ -357,9 +343,6 @@ def test_spans_marks_payloads_and_thread_names(tmp_path: Path) -> None:
         pushed("r", 7, 8),
     ]  # fmt: skip
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.spans is not None
-    assert trace.marks is not None
-    assert trace.ranges is not None
     assert trace.threads.tid.tolist() == [4001, 4005]
     assert texts(trace, trace.threads.name) == [None, "loader"]
     assert trace.spans.end_thread.tolist() == [1, 0]
@@ -387,7 +370,6 @@ def test_ordinals_lead_to_physical_devices(tmp_path: Path) -> None:
         },
     )
     trace = load(path)
-    assert trace.ops is not None
     assert trace.devices.id[trace.ops.device].tolist() == [3, 1]
     assert texts(trace, trace.devices.name) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
 
@@ -395,7 +377,6 @@ def test_ordinals_lead_to_physical_devices(tmp_path: Path) -> None:
 def test_without_a_map_the_ordinal_is_the_device(tmp_path: Path) -> None:
     rows = [kernel(1, 300, 400, deviceId=2), kernel(1, 300, 400, deviceId=0)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"CUPTI_ACTIVITY_KIND_KERNEL": rows}))
-    assert trace.ops is not None
     assert trace.devices.id.tolist() == [0, 2]
     assert trace.ops.device.tolist() == [1, 0]
 
@@ -414,8 +395,6 @@ def test_unknown_processes_and_threads_do_not_crash(tmp_path: Path) -> None:
         },
     )
     trace = load(path)
-    assert trace.ops is not None
-    assert trace.calls is not None
     assert trace.processes.pid.tolist() == [-1, 4001, 4002]
     assert trace.ops.process.tolist() == [0, 2]
     assert trace.threads.tid[trace.calls.thread].tolist() == [-1]
@@ -448,9 +427,6 @@ def test_records_of_copies_syncs_and_graph_nodes(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     trace = load(path)
-    assert trace.ops is not None
-    assert trace.syncs is not None
-    assert trace.graph_nodes is not None
     assert texts(trace, trace.ops.name[1:]) == ["Memcpy HtoD", "Memcpy"]
     assert trace.ops.source_memory.tolist() == [-1, 1, -1]
     assert trace.ops.target_memory.tolist() == [-1, 3, -1]
@@ -472,16 +448,14 @@ def test_newer_layouts_and_user_edits(tmp_path: Path) -> None:
     database.commit()
     database.close()
     trace = load(path)
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name) == ["new"]
 
 
 def test_absent_and_empty_are_different(tmp_path: Path) -> None:
     trace = load(write(tmp_path / "x.sqlite", {"StringIds": [], "CUPTI_ACTIVITY_KIND_KERNEL": []}))
-    assert trace.ops is not None
     assert len(trace.ops) == 0
-    assert trace.calls is None
-    assert trace.ranges is None
+    assert not trace.calls.recorded
+    assert not trace.ranges.recorded
 
 
 def test_a_table_without_any_known_column(tmp_path: Path) -> None:
@@ -492,7 +466,6 @@ def test_a_table_without_any_known_column(tmp_path: Path) -> None:
             {"NVTX_EVENTS": "what INTEGER"},
         )
     )
-    assert trace.ranges is not None
     assert len(trace.ranges) == 0
 
 
@@ -521,11 +494,10 @@ def test_no_value_in_any_column_crashes(
         for table in free
     }
     trace = load(write(tmp_path_factory.mktemp("wild") / "x.sqlite", content, layouts))
-    assert trace.ops is not None
     assert len(trace.ops) == len(rows)
     assert trace.end_ns >= 0
-    assert trace.ranges is None or bool((trace.ranges.name != NO_NAME).all())
-    assert trace.calls is None or bool((trace.calls.thread != NO_ROW).all())
+    assert bool((trace.ranges.name != NO_NAME).all())
+    assert bool((trace.calls.thread != NO_ROW).all())
 
 
 def test_large_tables_are_read_in_stretches(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,8 +512,6 @@ def test_large_tables_are_read_in_stretches(plain: Path, monkeypatch: pytest.Mon
     whole = load(plain)
     monkeypatch.setattr("nvprobe.readers.nsys_sqlite._STRETCH", 7)
     parts = load(plain)
-    assert whole.ranges is not None
-    assert parts.ranges is not None
     assert whole.ranges.start.tolist() == parts.ranges.start.tolist()
     assert texts(whole, whole.ranges.name) == texts(parts, parts.ranges.name)
 
@@ -553,7 +523,6 @@ def test_texts_that_are_nearly_unique_keep_their_rows(
     names = [None if i % 7 == 0 else f"op, op_id = {i}" for i in range(50)] + ["twin", "twin"]
     rows = [pushed(text, i, i + 1, textId=3 if i == 7 else None) for i, text in enumerate(names)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
-    assert trace.ranges is not None
     expected = [text or "(no name)" for text in names]
     expected[7] = "registered"
     assert texts(trace, trace.ranges.name) == expected
@@ -584,12 +553,10 @@ def test_records_lie_on_the_device_of_their_context() -> None:
         correlation=ids, start=ids, end=ids, event=ids,
     )  # fmt: skip
     found = by_context(syncs, ops)
-    assert found is not None
     assert found.device.tolist() == [0, 1, 0]
-    assert by_context(syncs, None) is syncs
+    assert by_context(syncs, Ops.absent()) is syncs
     nameless = np.full(3, -1, np.int64)
     ops = dataclasses.replace(ops, process=np.zeros(2, np.int64), context=nameless[:2])
     syncs = dataclasses.replace(syncs, process=zero, context=nameless, device=np.array([1, 0, 1]))
     found = by_context(syncs, ops)
-    assert found is not None
     assert found.device.tolist() == [1, 0, 1], "no context is no context of a device"

@@ -72,7 +72,7 @@ def test_absent_tables_are_none(tmp_path: Path) -> None:
     trace = _load(tmp_path)
     for table in ("memory", "counters", "cuda_events", "os_calls", "os_stacks", "samples",
                   "sample_stacks", "schedule", "page_faults", "payload_fields"):  # fmt: skip
-        assert getattr(trace, table) is None
+        assert table not in trace.recorded
 
 
 def test_library_calls_are_ranges_of_their_domain(tmp_path: Path) -> None:
@@ -82,7 +82,6 @@ def test_library_calls_are_ranges_of_their_domain(tmp_path: Path) -> None:
         CUBLAS_EVENTS=[{"start": 6, "end": 9, "globalTid": THREAD, "nameId": 4}],
         MPI_RANKS=[{"globalTid": THREAD, "rank": 3}],
     )
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name) == ["step", "cublasSgemm", "MPI_Allreduce"]
     assert texts(trace, trace.ranges.domain) == [None, "cuBLAS", "MPI"]
     assert trace.ranges.end.tolist() == [90, 9, OPEN]
@@ -97,7 +96,6 @@ def test_library_calls_alone_are_ranges(tmp_path: Path) -> None:
         DDL,
     )  # fmt: skip
     trace = load(path)
-    assert trace.ranges is not None
     assert texts(trace, trace.ranges.name) == ["MPI_Allreduce"]
 
 
@@ -111,7 +109,6 @@ def test_memory_knows_its_thread_sign_and_side(tmp_path: Path) -> None:
             {**event, "start": 60, "memKind": 1},
         ],
     )
-    assert trace.memory is not None
     assert trace.memory.bytes.tolist() == [100, -100, 100]
     assert trace.memory.thread.tolist() == [0, NO_ROW, NO_ROW]
     assert trace.memory.device.tolist() == [0, 0, NO_DEVICE]
@@ -139,11 +136,7 @@ def test_events_os_calls_samples_and_scheduling(tmp_path: Path) -> None:
             {"start": 9, "cpu": 3, "isSchedIn": 0, "globalTid": worker},
         ],
     )  # fmt: skip
-    assert trace.cuda_events is not None
-    assert trace.os_calls is not None
-    assert trace.os_stacks is not None
-    assert trace.samples is not None
-    assert trace.schedule is not None
+    assert trace.samples.recorded
     assert trace.cuda_events.time.tolist() == [-1, 44]
     assert trace.cuda_events.event_sync.tolist() == [-1, 5]
     assert texts(trace, trace.os_calls.name) == ["read"]
@@ -161,7 +154,6 @@ def test_page_faults_of_both_sides(tmp_path: Path) -> None:
             {"start": 7, "end": 9, "globalPid": PROCESS, "address": 2, "numberOfPageFaults": 4}
         ],
     )
-    assert trace.page_faults is not None
     assert trace.page_faults.device.tolist() == [NO_DEVICE, 0]
     assert trace.page_faults.end.tolist() == [5, 9]
     assert trace.page_faults.count.tolist() == [1, 4]
@@ -182,7 +174,6 @@ def test_metrics_of_two_gpus(tmp_path: Path) -> None:
             {"typeId": t, "metricId": m, "metricName": name, "typeName": ""} for t, m, name in names
         ],
     )
-    assert trace.counters is not None
     assert trace.devices.id[trace.counters.device].tolist() == [1, 0, 0]
     assert texts(trace, trace.counters.metric) == ["DRAM", "SMs Active", None]
     assert trace.counters.value.tolist() == [70, 12, 1]
@@ -206,20 +197,15 @@ def test_payload_schemas(tmp_path: Path) -> None:
 
 def test_real_captures_have_them(corpus: Path) -> None:
     emit = load(corpus / "nsys/h200/eager_emit.sqlite")
-    assert emit.memory is not None
     assert len(emit.memory) == 1036
     assert int(emit.memory.bytes.sum()) == 656_672_768 + 448_097 + 4
     assert int(np.count_nonzero(emit.memory.device == NO_DEVICE)) == 1
     chains = load(corpus / "nsys/h200/sync_callchains.sqlite")
-    assert chains.samples is not None
-    assert chains.sample_stacks is not None
-    assert chains.schedule is not None
-    assert chains.payload_fields is not None
+    assert chains.samples.recorded
     assert (len(chains.samples), len(chains.schedule)) == (68, 112)
     assert len(chains.sample_stacks) == 423
     assert len(chains.payload_fields) == 14
     calls = load(corpus / "nsys/public/runtime_without_kernels.sqlite").os_calls
-    assert calls is not None
     with sqlite3.connect(corpus / "nsys/public/runtime_without_kernels.sqlite") as database:
         sql = "SELECT count(*), sum(end - start) FROM OSRT_API"
         assert (len(calls), int((calls.end - calls.start).sum())) == database.execute(

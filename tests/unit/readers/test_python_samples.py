@@ -101,9 +101,6 @@ def test_samples_are_stacks_and_no_marks(tmp_path: Path) -> None:
         sample(8, first),
         {"start": 9, "eventType": 34, "globalTid": THREAD, "text": "a mark"},
     )
-    assert trace.marks is not None
-    assert trace.python_samples is not None
-    assert trace.python_stacks is not None
     assert texts(trace, trace.marks.name) == ["a mark"]
     assert trace.domains == ()
     samples, stacks = trace.python_samples, trace.python_stacks
@@ -134,7 +131,6 @@ def test_files_without_a_folder_in_common_show_no_ones_home(
     """A package beside the script that is installed to be edited; or the files of two persons."""
     frames = stack((LOAD, 40), ((5, file), 1), ((5, 13), 7))
     trace = sampled(tmp_path, domain(DOMAIN, textId=11), sample(5, frames))
-    assert trace.python_stacks is not None
     assert texts(trace, trace.python_stacks.symbol) == [
         "project/data/loader.py(40): load",
         f"{shown}(1): load",
@@ -153,7 +149,6 @@ def test_what_is_no_stack_is_counted(tmp_path: Path) -> None:
         sample(9, stack((STEP, 13))),
         sample(10, struct.pack("<QQQQQII", 3, 7, 16, 32, 0, 1, 2**31)),
     )
-    assert trace.python_samples is not None
     assert trace.python_samples.time.tolist() == [9]
     assert any("5 Python samples" in text for text in trace.warnings)
 
@@ -167,8 +162,6 @@ def test_only_their_own_domain_holds_samples(tmp_path: Path) -> None:
         sample(6, stack((STEP, 12)), domainId=OTHER, text="mine"),
         sample(7, stack((STEP, 12)), thread=PROCESS + (1 << 24), text="another process"),
     )
-    assert trace.python_samples is not None
-    assert trace.marks is not None
     assert trace.python_samples.time.tolist() == [5]
     assert texts(trace, trace.marks.name) == ["mine", "another process"]
 
@@ -181,8 +174,6 @@ def test_who_holds_the_gil_is_no_range(tmp_path: Path) -> None:
         pushed("Waiting for GIL", 15, 33, domainId=GIL),
         pushed("forward", 5, 25),
     )
-    assert trace.ranges is not None
-    assert trace.spans is not None
     assert texts(trace, trace.ranges.name) == ["step", "forward"]
     assert texts(trace, trace.spans.name) == ["Holding GIL", "Waiting for GIL"]
     assert trace.spans.end.tolist() == [15, 33]
