@@ -148,7 +148,7 @@ def _signals_as_in_a_terminal() -> Iterator[None]:
 def launch(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher; after the test nothing of what it started, nsys's agent included, may live."""
     launcher = Launcher(tmp_path)
-    mark = launcher.environ["NVPROBE_TEST_MARK"] = f"mark-of-{os.getpid()}-{tmp_path.name}"
+    mark = launcher.environ["LAUNCH_TEST_MARK"] = f"mark-of-{os.getpid()}-{tmp_path.name}"
     yield launcher
     left = left_after_a_while(mark)
     for pid, _ in left:

@@ -225,7 +225,7 @@ def test_sigkill_of_nvprobe_leaves_nothing_running(launch: Launcher, nsys: Nsys)
     launch.wait_for("ready")
     process.kill()
     process.communicate()
-    assert left_after_a_while(launch.environ["NVPROBE_TEST_MARK"]) == []
+    assert left_after_a_while(launch.environ["LAUNCH_TEST_MARK"]) == []
 
 
 def test_forked_and_spawned_children_are_recorded(launch: Launcher, nsys: Nsys) -> None:

@@ -54,7 +54,7 @@ def run(launch: Launcher, *options: str, ends: bool = True) -> Result:
     result = launch(*options, launch.script(PROGRAM))
     assert (result.code, result.out) == (5, "result\n"), "the program ran once, to its end"
     assert "Traceback" not in result.err
-    assert left_after_a_while(launch.environ["NVPROBE_TEST_MARK"]) == []
+    assert left_after_a_while(launch.environ["LAUNCH_TEST_MARK"]) == []
     return result
 
 
