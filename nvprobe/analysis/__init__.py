@@ -41,9 +41,7 @@ __all__ = ["Analysis", "analyze"]
 def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) -> Analysis:
     """Everything that a report shows of one run; ``snapshot``: a torch memory snapshot of it.
 
-    Look-ups of open paths may add paths to the attribution, so analyses that look up go before
-    ``path_quantities``, whose rows are those of ``attribution.paths``. Raises LedgerError if the
-    books do not balance.
+    Raises LedgerError if the books do not balance.
     """
     lost = lost_launches(attribution)
     suspect = suspect_ops(attribution.trace.ops, attribution.valid)

@@ -36,9 +36,11 @@ def attribute(trace: Trace, index_rules: Sequence[str] = ()) -> Attribution:
     """
     tree, look_up, names = range_tree(trace, index_rules)
     call, owner, method = owners(trace, look_up)
+    look_up.intern_all()
     valid = possible_times(trace.ops)
     return Attribution(
         trace=trace,
+        paths=look_up.trie.freeze(names.names),
         open=look_up,
         tree=tree,
         names=names,

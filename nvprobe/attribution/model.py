@@ -150,6 +150,8 @@ class Attribution:
     """A Trace and the owner of everything in it. Columns are aligned with ``trace.ops``."""
 
     trace: Trace
+    paths: PathTable
+    """Every path open on any thread at any time."""
     open: OpenPaths
     """Look-up of the path open on any thread at any instant (rules 1 and 2)."""
     tree: RangeTree
@@ -169,14 +171,6 @@ class Attribution:
     """What does not count, where the attribution was filtered."""
     unfiltered: Unfiltered | None = None
     """Where the attribution was filtered: the whole, to look up what is around the rest."""
-
-    @property
-    def paths(self) -> PathTable:
-        """Every path known so far; a look-up in ``open`` may add some, so take it afterwards."""
-        trie = self.open.trie
-        return PathTable(
-            trie.parent, trie.name, trie.depth, trie.kind, trie.domain, self.names.names
-        )
 
     @property
     def whole(self) -> Attribution:

@@ -34,7 +34,7 @@ class RangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class OpenPaths:
-    """Look-ups of open paths; they may intern new paths (of two threads together)."""
+    """Look-ups of open paths. After :meth:`intern_all` every path they can answer is known."""
 
     trie: PathTrie
     nesting: Nesting
@@ -90,6 +90,33 @@ class OpenPaths:
             head = self.on_thread(self.initiator(thread[backward]), time[backward])
             path[backward] = self.trie.compose(head, path[backward])
         return path
+
+    def intern_all(self) -> None:
+        """Intern the path open on every thread at every instant.
+
+        A range's own path is known already. What is open changes only where a range begins or ends:
+        new paths are where ranges that crossed end, and on an autograd thread where one of its
+        ranges ends or one of its initiating thread's begins or ends.
+        """
+        nesting = self.nesting
+        thread = np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first))
+        crossed = np.flatnonzero(nesting.crossing)
+        self.on_thread(thread[crossed], nesting.end[crossed])
+        for one in np.flatnonzero(self.autograd & (np.diff(nesting.first) > 0)).tolist():
+            time = self._changes(one)
+            own = self.on_thread(np.full(len(time), one), time)
+            known = np.flatnonzero(own >= 0)
+            self.with_initiator(np.full(len(known), one), time[known], own[known])
+
+    def _changes(self, thread: int) -> Column:
+        """Sorted instants at which the path of an autograd thread may change to a new one."""
+        nesting = self.nesting
+        mine = slice(*nesting.first[thread : thread + 2])
+        begin, end = int(nesting.start[mine.start]), int(nesting.end[mine].max())
+        leader = int(self.initiating[self.process[thread]])
+        theirs = slice(*nesting.first[leader : leader + 2]) if leader >= 0 else slice(0)
+        time = np.concatenate((nesting.end[mine], nesting.start[theirs], nesting.end[theirs]))
+        return np.unique(time[(time >= begin) & (time < end)])
 
     def initiator(self, thread: Column) -> Column:
         """Initiating thread of each thread's process, -1."""

@@ -1,10 +1,15 @@
-"""A trie of owner paths that is built in batches: the only place where paths come into being."""
+"""A trie of owner paths, built in batches: the only place where paths come into being.
+
+Attribution interns every path that is open at any time and then freezes the trie, so that path
+rows mean the same to every analysis, in whatever order they run.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
+from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column
 
 __all__ = ["NO_PATH", "PathTrie"]
@@ -23,9 +28,18 @@ class PathTrie:
         self.domain = np.empty(0, np.int32)
         self._keys = np.empty(0, np.int64)  # sorted
         self._ids = np.empty(0, np.int32)  # id of each sorted key
+        self._frozen = False
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def freeze(self, names: pa.StringArray) -> PathTable:
+        """The table of all paths. From here on they are only looked up; a new one raises."""
+        self._frozen = True
+        columns = self.parent, self.name, self.depth, self.kind, self.domain
+        for column in columns:
+            column.setflags(write=False)
+        return PathTable(*columns, names)
 
     def intern(self, parent: Column, name: Column, kind: Column, domain: Column) -> Column:
         """Ids of the paths ``parent / name``; kind and domain count where a path is new."""
@@ -38,6 +52,8 @@ class PathTrie:
         ids = self._find(distinct)
         new = np.flatnonzero(ids < 0)
         if len(new):
+            if self._frozen:
+                raise LookupError("a path that attribution did not intern")
             example = np.empty(len(distinct), np.int64)
             example[inverse[::-1]] = np.arange(len(key))[::-1]  # the first row of each key
             rows = example[new]

@@ -82,10 +82,9 @@ def path_table(analysis: Analysis) -> pa.Table:
         "kind": pa.array([Kind(kind).name.lower() for kind in paths.kind.tolist()], pa.string()),
         "domain": pa.array(trace.texts(paths.domain), pa.string()),
     }
-    later = len(paths.parent) - len(analysis.ranges)
     for name, values in analysis.ranges.columns().items():
-        if name not in columns and name != "order":  # looked up after the sums were made: empty
-            columns[name] = _null(np.append(values, np.full(later, UNKNOWN)), UNKNOWN)
+        if name not in columns and name != "order":
+            columns[name] = _null(values, UNKNOWN)
     return pa.table(columns)
 
 

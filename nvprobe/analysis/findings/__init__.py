@@ -8,7 +8,7 @@ findings with their estimate. Here they are held against the window: what could 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nvprobe.analysis.allocator import allocator_use
 from nvprobe.analysis.findings.capture import memory_growth, memory_limit, profiler_cost
@@ -54,10 +54,8 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     allocation,
     compilation,
     graph_breaks,
-    host_bound,
     unfused_attention,
     fp32_products,
-    elementwise_chains,
     underfilled_kernel,
     latency_bound_kernel,
     gemm_efficiency,
@@ -68,7 +66,11 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     memory_growth,
     profiler_cost,
 )
-"""Specific rules stand before general ones, which leave out what is explained already."""
+GENERAL_RULES: tuple[Callable[[Evidence, Sequence[Finding]], Iterator[Finding]], ...] = (
+    host_bound,
+    elementwise_chains,
+)
+"""Rules that leave out what the findings of the specific `RULES` explain."""
 
 
 def gather(
@@ -79,10 +81,7 @@ def gather(
     suspect: Column,
     shapes: RangeShapes,
 ) -> Evidence:
-    """Everything the rules look at. ``lost``: call rows without a GPU record; ``suspect``: per op.
-
-    Looks up open paths, so it goes before tables with one row a path.
-    """
+    """Everything the rules look at. ``lost``: rows of launches without op; ``suspect``: per op."""
     classes = classify_ops(attribution.trace)
     return Evidence(
         attribution=attribution,
@@ -102,7 +101,11 @@ def gather(
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Everything worth changing, what saves most first (see :func:`_expected`)."""
-    found = [one for rule in RULES for one in rule(evidence)] if evidence.window_ns else []
+    if not evidence.window_ns:
+        return ()
+    specific = [one for rule in RULES for one in rule(evidence)]
+    general = [one for rule in GENERAL_RULES for one in rule(evidence, specific)]
+    found = [*specific, *general]
     found = [_bounded(one, evidence.span_ns) for one in found]
     kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
     return tuple(sorted(with_sources(evidence, kept), key=lambda one: -_expected(one)))

@@ -46,11 +46,11 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     path = common_path(paths, lost)
     whole = push_up(paths, idle[:-1])
     most = int(whole[path]) if path >= 0 else int(idle.sum())
-    evidence.explain_idle(lost)
     sources = Counter(one.source for one in breaks if one.source)
     lines = tuple(source for source, _ in sources.most_common(5))
     yield Finding(
         id="graph_break",
+        idle=lost,
         title=f"Graph breaks at {lines[0] if lines else named(paths, path)} split the compiled "
         "model; the GPU waits between graphs",
         path=path,

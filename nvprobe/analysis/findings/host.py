@@ -8,7 +8,7 @@ profiler launching is slower than alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,7 +33,7 @@ FEW_LAUNCHES = 10
 """A step with fewer launches is not bound by them."""
 
 
-def host_bound(evidence: Evidence) -> Iterator[Finding]:
+def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Finding]:
     """The GPU is idle while the host launches (launch-bound) or does something else.
 
     Beside long kernels launching is never the limit: a host that is late there was held before.
@@ -41,7 +41,10 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.idle_trusted or not evidence.repeats:
         return
     idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
-    idle = np.maximum(idle - evidence.explained_idle(len(idle)), 0)
+    explained = np.zeros(len(idle), np.int64)
+    for one in specific:
+        explained = explained if one.idle is None else np.maximum(explained, one.idle)
+    idle = np.maximum(idle - explained, 0)
     path, kernels = _launches(evidence, idle)
     facts = _facts(evidence, idle, path, kernels)
     if not kernels.any():

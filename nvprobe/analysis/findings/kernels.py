@@ -6,14 +6,13 @@ scaled by how busy it is, and are zero where it idles for more than a third of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding
 from nvprobe.analysis.findings.places import common_path, named, program_paths
-from nvprobe.analysis.findings.sequences import kernel_text
 from nvprobe.analysis.grouping import levels, sums
 from nvprobe.analysis.kernels.classes import Family, Precision
 from nvprobe.analysis.kernels.peaks import peak_flops, tensor_core_gain
@@ -112,7 +111,6 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
     if not groups or evidence.busy_share < HARDLY:
         return
     rows = np.concatenate(groups)
-    evidence.notes["explained_ops"] = rows
     total = int(evidence.attribution.duration[rows].sum())
     path = common_path(evidence.attribution.paths, _by_path(evidence, rows))
     yield Finding(
@@ -143,7 +141,7 @@ def _attention_groups(evidence: Evidence) -> list[Column]:
     batched = np.append(_mentions(evidence, r"^aten::(bmm|baddbmm)$"), False)
     told = np.append(_mentions(evidence, r"^aten::"), False)
     found = []
-    text = kernel_text(evidence)
+    text = evidence.kernel_text
     for low, high in zip(*text.spans(_ATTENTION), strict=True):
         rows = text.op[low:high]
         first, last = int(owner[rows[0]]), int(owner[rows[-1]])
@@ -163,19 +161,20 @@ def _mentions(evidence: Evidence, pattern: str) -> Column:
     return own
 
 
-def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
+def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Finding]:
     """Runs of kernels that each read and write everything: one fused kernel would do.
 
     High end: all but the longest kernel of each run; low end: a quarter of that.
     """
-    text = kernel_text(evidence)
+    text = evidence.kernel_text
     low, high = text.spans(_CHAIN)
     if not len(low) or evidence.busy_share < HARDLY:
         return
     duration = np.where(text.op >= 0, evidence.attribution.duration[text.op], 0)
     summed = np.concatenate(([0], np.cumsum(duration)))
     longest = np.maximum.reduceat(np.append(duration, 0), np.stack((low, high), 1).ravel())[::2]
-    explained = np.concatenate(([0], np.cumsum(_explained(evidence)[text.op] & (text.op >= 0))))
+    attention = _of_attention(evidence, specific)[text.op] & (text.op >= 0)
+    explained = np.concatenate(([0], np.cumsum(attention)))
     kept = (explained[high] == explained[low]) & (high - low <= LONGEST_CHAIN)
     low, high, longest = low[kept], high[kept], longest[kept]
     if not len(low):
@@ -206,12 +205,12 @@ def elementwise_chains(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _explained(evidence: Evidence) -> Column:
-    """bool per op: another rule has told of it."""
+def _of_attention(evidence: Evidence, specific: Sequence[Finding]) -> Column:
+    """bool per op: it is part of an attention that `unfused_attention` reports."""
     out = np.zeros(len(evidence.ops), bool)
-    rows = evidence.notes.get("explained_ops")
-    if isinstance(rows, np.ndarray):
-        out[rows] = True
+    for one in specific:
+        if one.id == "unfused_attention":
+            out[one.ops] = True
     return out
 
 

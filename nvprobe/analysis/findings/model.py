@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analysis.allocator import AllocatorUse
+from nvprobe.analysis.findings.sequences import KernelText, kernel_text
 from nvprobe.analysis.kernels.classes import Activity, OpClasses
 from nvprobe.analysis.kernels.counters import CounterUse
 from nvprobe.analysis.kernels.occupancy import LaunchFit
@@ -28,7 +29,7 @@ from nvprobe.analysis.waiting.order import left_out
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.intervals import union_length
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import NO_ROW, Column, Ops, Trace
+from nvprobe.trace import NO_ROW, Column, OpKind, Ops, Trace
 
 __all__ = ["HARDLY", "Evidence", "Finding", "Severity", "Value"]
 
@@ -62,6 +63,8 @@ class Finding:
     """Op rows that it is about: their lines are looked up where Python frames are recorded."""
     calls: Column | None = field(default=None, repr=False, compare=False)
     """The same for call rows, where it is about calls that start nothing."""
+    idle: Column | None = field(default=None, repr=False, compare=False)
+    """Idle ns per path, as :meth:`Evidence.idle` gives it, that general rules leave out."""
     functions: tuple[str, ...] = ()
     """Functions without a range whose calls, where the sidecar tells them, are the cause."""
     roles: tuple[str, ...] = ()
@@ -86,8 +89,6 @@ class Evidence:
     """Launch calls without any GPU record: with more than one in a hundred, idle means nothing."""
     suspect: Column
     """bool per op: its recorded end cannot be right."""
-    notes: dict[str, object] = field(default_factory=dict)
-    """What one rule tells the next, such as ops that are already explained."""
 
     @property
     def trace(self) -> Trace:
@@ -168,18 +169,6 @@ class Evidence:
         np.add.at(out, charges.path[rows], charges.ns[rows])
         return out
 
-    def explain_idle(self, ns: Column) -> None:
-        """A specific rule has told of this idle time, as :meth:`idle` gives it."""
-        self.notes["explained_idle"] = np.maximum(ns, self.explained_idle(len(ns)))
-
-    def explained_idle(self, size: int) -> Column:
-        """Idle ns per path that specific rules have told of: general ones leave it out."""
-        out = np.zeros(size, np.int64)
-        told = self.notes.get("explained_idle")
-        if isinstance(told, np.ndarray):  # paths may have been added since: the last one is none
-            out[: len(told) - 1], out[-1] = told[:-1], told[-1]
-        return out
-
     @cached_property
     def step_of_op(self) -> Column:
         """int64 row of the step (of its process) that was open when an op was called, -1."""
@@ -188,6 +177,13 @@ class Evidence:
         rows = np.flatnonzero(call >= 0)
         out[rows] = self.step_at(self.ops.process[rows], calls.start[call[rows]])
         return out
+
+    @cached_property
+    def kernel_text(self) -> KernelText:
+        """The kernels with trusted times, one letter each, in the order of their streams."""
+        kernels = np.flatnonzero((self.ops.kind == OpKind.KERNEL) & self.trusted)
+        stream, family = self.waits.streams.of_op, self.classes.family
+        return kernel_text(self.ops, kernels, stream, self.step_of_op, family)
 
     def step_at(self, process: Column, time: Column) -> Column:
         """int64 row of the step that a process was in at each instant, -1 for none."""

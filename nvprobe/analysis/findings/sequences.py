@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.findings.model import Evidence
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.attribution.intervals import runs, sorted_by
-from nvprobe.trace import Column, OpKind
+from nvprobe.trace import Column, Ops
 
 __all__ = ["KernelText", "kernel_text"]
 
@@ -48,25 +47,18 @@ class KernelText:
         return self.op[np.cumsum(edges[:-1]) > 0]
 
 
-def kernel_text(evidence: Evidence) -> KernelText:
-    """Order kernels by device, process and stream, then time; made once for all rules.
+def kernel_text(
+    ops: Ops, kernels: Column, stream: Column, step: Column, family: Column
+) -> KernelText:
+    """Order ``kernels`` (op rows) by stream, then time; the other columns have a row per op.
 
-    Copies and sets between kernels are left out: they break no chain.
+    Copies and sets between kernels are left out: they do not break a chain.
     """
-    kept = evidence.notes.get("kernel_text")
-    if isinstance(kept, KernelText):
-        return kept
-    ops = evidence.ops
-    kernels = np.flatnonzero((ops.kind == OpKind.KERNEL) & evidence.trusted)
-    stream = evidence.waits.streams.of_op[kernels]
-    order = sorted_by(stream, ops.start[kernels])
-    rows = kernels[order]
-    place = stream[order] * (len(evidence.steps) + 1) + evidence.step_of_op[rows] + 1
+    rows = kernels[sorted_by(stream[kernels], ops.start[kernels])]
+    place = stream[rows] * (int(step.max(initial=-1)) + 2) + step[rows] + 1
     letters = np.full(len(Family), ord("."), np.uint8)
-    for family, letter in _LETTERS.items():
-        letters[family] = ord(letter)
+    for one, letter in _LETTERS.items():
+        letters[one] = ord(letter)
     breaks = runs(place)[1:]
-    text = np.insert(letters[evidence.classes.family[rows]], breaks, ord("\n"))
-    made = KernelText(text.tobytes(), np.insert(rows, breaks, -1))
-    evidence.notes["kernel_text"] = made
-    return made
+    text = np.insert(letters[family[rows]], breaks, ord("\n"))
+    return KernelText(text.tobytes(), np.insert(rows, breaks, -1))

@@ -217,11 +217,10 @@ def input_wait(evidence: Evidence) -> Iterator[Finding]:
         return
     path = common_path(paths, idle)
     host = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
-    if total >= int(host.sum()):
-        evidence.explain_idle(host)
     waited = _host_waits_for_data(evidence)
     yield Finding(
         id="input_wait",
+        idle=host if total >= int(host.sum()) else None,
         title=f"The GPU waits for data in {named(paths, path)}",
         path=path,
         sources=(),

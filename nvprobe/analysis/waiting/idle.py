@@ -63,17 +63,15 @@ def idle_charges(
     """
     delays = _delays(gaps, waits, work)
     pieces = _cut(attribution, gaps, steps, delays, lines)
-    # Of all pieces together: the rows of new paths follow the order of look-ups.
-    path = attribution.open.at(gaps.thread[pieces.gap], pieces.start)
     long = long_gaps(gaps, work)
     bubble = np.zeros(len(waits), np.int64)
     tables, waited = [], []
-    for low in range(0, len(path), _BATCH):
+    for low in range(0, len(pieces.gap), _BATCH):
         some = pieces.rows(low, low + _BATCH)
         ns = _causes(gaps, some, delays, work)
         waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
         _move_late(some, delays, ns, bubble)
-        places = _places(attribution, gaps, steps, streams, some, path[low : low + _BATCH], lines)
+        places = _places(attribution, gaps, steps, streams, some, lines)
         tables.append(charged(streams, (*places, long[some.gap]), ns))
     known = np.concatenate(waited) if waited else np.empty(0, np.int64)
     bubble += _bubbles(gaps, waits, known[runs(known)])
@@ -227,7 +225,6 @@ def _places(
     steps: Steps,
     streams: Streams,
     pieces: Pieces,
-    path: Column,
     lines: CodeLines | None,
 ) -> tuple[Column, ...]:
     """(stream, step, path, line) row of each piece."""
@@ -238,6 +235,6 @@ def _places(
     return (
         streams.of_op[gaps.op[pieces.gap]],
         step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start),
-        path,
+        attribution.open.at(thread, pieces.start),
         line,
     )

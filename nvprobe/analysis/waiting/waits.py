@@ -1,8 +1,4 @@
-"""Everything about waiting, worked out together because it shares its parts.
-
-Run it before tables that have one row a path: looking up what a thread has open at an instant may
-make new paths.
-"""
+"""Everything about waiting, worked out together because it shares its parts."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_kernels_weigh_their_launches_by_time() -> None:
     launches = [(132, 128, 32, 0), (132, 256, 64, 0), (132, 32, 16, 0)]
     trace = _trace(launches, H200, [1, 1, 0])
     duration = np.array([300, 100, 7])
-    attribution = Attribution(trace, *(None,) * 3, *(np.zeros(3),) * 3, np.ones(3, bool), duration)  # type: ignore[arg-type]
+    attribution = Attribution(trace, *(None,) * 4, *(np.zeros(3),) * 3, np.ones(3, bool), duration)  # type: ignore[arg-type]
     fit = launch_fit(trace)
     assert fit is not None
     by_name = kernel_fit(attribution, fit)

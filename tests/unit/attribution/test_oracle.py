@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from nvprobe.attribution import Method, attribute, ledger
 from nvprobe.trace import Trace
 from tests.oracle import Oracle
-from tests.random_traces import traces
+from tests.random_traces import END, traces
 
 
 def agree(trace: Trace, every_range: bool = True) -> None:
@@ -33,6 +33,19 @@ def agree(trace: Trace, every_range: bool = True) -> None:
         for s, e in zip(trace.ops.start.tolist(), trace.ops.end.tolist(), strict=True)
         if s and e and e >= s
     )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(traces())
+def test_every_path_open_at_any_instant_is_known_beforehand(trace: Trace) -> None:
+    found, oracle = attribute(trace), Oracle(trace)
+    texts, before = found.paths.texts(), len(found.open.trie)
+    threads = len(trace.threads)
+    thread, time = (grid.ravel() for grid in np.mgrid[:threads, : END + 2])
+    for one, at, path in zip(thread, time, found.open.at(thread, time).tolist(), strict=True):
+        wanted = "/".join(name.replace("/", "\\/") for name in oracle.at(one, at))
+        assert (texts[path] if path >= 0 else "") == wanted, (one, at)
+    assert len(found.open.trie) == before
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
