@@ -14,7 +14,8 @@ that hold for every table:
   known): ``Trace.recorded`` names the tables that a source recorded, ``Trace.missing`` says in
   words what is absent, why, and how to record it.
 
-Definitions of what the columns mean for attribution: docs/attribution.md.
+Column meanings, units and values for "none": ``Ops.column_schemas()``. What the columns
+mean for attribution: docs/attribution.md.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from nvprobe.trace.table import (
     NO_ROW,
     OPEN,
     Column,
+    ColumnSchema,
     Table,
     column,
 )
@@ -79,6 +81,7 @@ __all__ = [
     "Calls",
     "Clock",
     "Column",
+    "ColumnSchema",
     "Counters",
     "CudaEvents",
     "Devices",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvprobe.trace.table import Column, Table, column
+from nvprobe.trace.table import Column, Table, column, name_of, row_of, time_of
 
 __all__ = [
     "AllocatorSamples",
@@ -30,58 +30,53 @@ __all__ = [
 class ModuleCalls(Table):
     """One call of a module's forward: ``first_sequence <= n < last_sequence`` are its nodes."""
 
-    process: Column = column("i4")
-    thread: Column = column("i4")
-    module: Column = column("i4")
-    """Row of the trace's strings: the module's range name (``fwd:blocks.0.fc1`` or its path)."""
-    first_sequence: Column = column("i8")
-    last_sequence: Column = column("i8")
-    start: Column = column("i8")
-    end: Column = column("i8")
+    process: Column = row_of("processes", "the process")
+    thread: Column = row_of("threads", "the thread")
+    module: Column = name_of("the module's range name: fwd:blocks.0.fc1, or its path")
+    first_sequence: Column = column("i8", "autograd sequence number when it began", missing=-1)
+    last_sequence: Column = column("i8", "autograd sequence number when it ended", missing=-1)
+    start: Column = time_of("begin", missing=-1)
+    end: Column = time_of("end", missing=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRanges(Table):
     """Ranges opened while a CUDA graph was captured, also before the profiled window."""
 
-    process: Column = column("i4")
-    thread: Column = column("i4")
-    capture: Column = column("i8")
-    """Number of the capture: the payload of the graph's capture and replay ranges."""
-    depth: Column = column("i4")
-    start: Column = column("i8")
-    end: Column = column("i8")
-    name: Column = column("i4")
-    category: Column = column("i4")
-    """``module`` for a module's range, else no name."""
+    process: Column = row_of("processes", "the process")
+    thread: Column = row_of("threads", "the thread")
+    capture: Column = column(
+        "i8", "number of the capture: the payload of its capture and replay ranges"
+    )
+    depth: Column = column("i4", "ranges around it")
+    start: Column = time_of("begin", missing=-1)
+    end: Column = time_of("end", missing=-1)
+    name: Column = name_of("as recorded")
+    category: Column = name_of("module for a module's range")
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSamples(Table):
-    """Counters of torch's caching allocator, one row a reading and device; -1 where unknown.
+    """Counters of torch's caching allocator, one row per reading and device.
 
     Those that only grow count from the program's begin, and peaks too unless the program resets
     them.
     """
 
-    process: Column = column("i4")
-    device: Column = column("i4")
-    """Row of the trace's devices, ``NO_ROW`` where it is not known which one it is."""
-    ordinal: Column = column("i4")
-    """torch's number of the device in this process."""
-    time: Column = column("i8")
-    """Between two steps."""
-    allocated: Column = column("i8")
-    reserved: Column = column("i8")
-    """Bytes held from the driver."""
-    peak_allocated: Column = column("i8")
-    peak_reserved: Column = column("i8")
-    retries: Column = column("i8")
-    """Allocations that the driver refused until all cached memory had been given back."""
-    device_allocs: Column = column("i8")
-    """Calls of cudaMalloc and its kin."""
-    device_frees: Column = column("i8")
-    out_of_memory: Column = column("i8")
+    process: Column = row_of("processes", "the process")
+    device: Column = row_of("devices", "the GPU, where it is known which one it is")
+    ordinal: Column = column("i4", "torch's number of the device in this process")
+    time: Column = time_of("between two steps")
+    allocated: Column = column("i8", "in use", unit="bytes", missing=-1)
+    reserved: Column = column("i8", "held from the driver", unit="bytes", missing=-1)
+    peak_allocated: Column = column("i8", "most in use so far", unit="bytes", missing=-1)
+    peak_reserved: Column = column("i8", "most held so far", unit="bytes", missing=-1)
+    retries: Column = column(
+        "i8", "allocations refused until all cached memory had been given back", missing=-1
+    )
+    device_allocs: Column = column("i8", "calls of cudaMalloc and the like", missing=-1)
+    device_frees: Column = column("i8", "calls of cudaFree and the like", missing=-1)
+    out_of_memory: Column = column("i8", "allocations that failed", missing=-1)
 
 
 @dataclass(frozen=True, slots=True)

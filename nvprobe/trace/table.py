@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_DEVICE", "NO_NAME", "NO_PAYLOAD", "NO_ROW", "OPEN", "Column", "Table", "column"]
+__all__ = [
+    "NO_DEVICE",
+    "NO_NAME",
+    "NO_PAYLOAD",
+    "NO_ROW",
+    "OPEN",
+    "Column",
+    "ColumnSchema",
+    "Table",
+    "column",
+    "name_of",
+    "row_of",
+    "time_of",
+]
 
 Column = npt.NDArray[Any]
 
@@ -25,10 +39,53 @@ NO_PAYLOAD = int(np.iinfo(np.int64).min)
 """The payload of a range or mark that carries none."""
 
 
-def column(dtype: str, *, optional: bool = False) -> Any:
-    """A dataclass field for one column of ``dtype``; an optional one may be ``None``."""
-    metadata = {"dtype": np.dtype(dtype)}
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    """What a column of a table holds."""
+
+    name: str
+    dtype: np.dtype[Any]
+    about: str
+    unit: str = ""
+    """``ns`` since the trace's time zero, ``bytes``, ``Hz``; empty for a number or a row."""
+    refers: str | None = None
+    """The table (field of Trace) whose rows the values are; ``strings`` for texts."""
+    missing: float | None = None
+    """The value that means that there is none."""
+    enum: type[IntEnum] | None = None
+    optional: bool = False
+    """Whether the whole column may be ``None``."""
+
+
+def column(
+    dtype: str,
+    about: str = "",
+    *,
+    unit: str = "",
+    refers: str | None = None,
+    missing: float | None = None,
+    enum: type[IntEnum] | None = None,
+    optional: bool = False,
+) -> Any:
+    """A dataclass field for one column of ``dtype``; see :class:`ColumnSchema`."""
+    schema = ColumnSchema("", np.dtype(dtype), about, unit, refers, missing, enum, optional)
+    metadata = {"column": schema}
     return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+def row_of(table: str, about: str, *, dtype: str = "i4", missing: int = NO_ROW) -> Any:
+    """A column of rows of another table of the Trace."""
+    return column(dtype, about, refers=table, missing=missing)
+
+
+def name_of(about: str, *, optional: bool = False) -> Any:
+    """A column of rows of the trace's strings."""
+    return column("i4", about, refers="strings", missing=NO_NAME, optional=optional)
+
+
+def time_of(about: str, *, missing: int | None = None) -> Any:
+    """A column of instants: int64 nanoseconds since the trace's time zero."""
+    return column("i8", about, unit="ns", missing=missing)
 
 
 T = TypeVar("T", bound="Table")
@@ -55,7 +112,7 @@ class Table(_Recorded):
             values = getattr(self, spec.name)
             if values is None:
                 continue
-            array = np.ascontiguousarray(values, dtype=spec.metadata["dtype"])
+            array = np.ascontiguousarray(values, dtype=spec.metadata["column"].dtype)
             object.__setattr__(self, spec.name, array)
             lengths.add(array.shape)
         if len(lengths) > 1:
@@ -78,11 +135,19 @@ class Table(_Recorded):
         return self.with_columns(**{name: values[rows] for name, values in self.columns().items()})
 
     @classmethod
+    def column_schemas(cls) -> tuple[ColumnSchema, ...]:
+        """What each column holds, in order."""
+        return tuple(
+            dataclasses.replace(spec.metadata["column"], name=spec.name)
+            for spec in dataclasses.fields(cls)
+        )
+
+    @classmethod
     def empty(cls: type[T]) -> T:
         """A table without rows: recorded, and nothing happened."""
         return cls(
             **{
-                spec.name: np.empty(0, spec.metadata["dtype"])
+                spec.name: np.empty(0, spec.metadata["column"].dtype)
                 for spec in dataclasses.fields(cls)
                 if spec.default is not None
             }

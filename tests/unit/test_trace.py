@@ -62,3 +62,14 @@ def test_what_needs_absent_calls_is_null_and_never_empty() -> None:
     )
     assert absent["syncs"] is None
     assert empty["syncs"] == []
+
+
+def test_every_column_says_what_it_holds() -> None:
+    trace = _demo()
+    tables = [*(getattr(trace, name) for name in TABLES), trace.processes, trace.threads]
+    tables += [trace.sidecar.modules, trace.sidecar.captures, trace.sidecar.allocator]
+    known = {"strings", *(spec.name for spec in dataclasses.fields(trace))}
+    for one in (one for table in tables for one in getattr(table, "column_schemas", tuple)()):
+        assert one.about, one.name
+        assert one.refers is None or one.refers in known, one.name
+        assert one.unit in ("", "ns", "bytes", "bytes/s", "Hz"), one.name
