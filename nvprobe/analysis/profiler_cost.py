@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence
-from nvprobe.attribution.kinds import CATEGORY_KINDS, OWN_DOMAIN
+from nvprobe.attribution.kinds import OWN_DOMAIN
+from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import (
     DEFAULT_COSTS,
@@ -27,9 +28,7 @@ from nvprobe.trace import (
 
 __all__ = ["ProfilerCost", "Records", "profiler_cost"]
 
-_LAUNCH = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
-_MODULES = {name for name, kind in CATEGORY_KINDS.items() if kind == Kind.MODULE}
-_SYNC = "sync"
+_LAUNCH = r"^cu(?:da)?(?:Graph)?Launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +173,18 @@ def _records(evidence: Evidence, rows: Column) -> Records:
 
     counts = dict.fromkeys(("calls", "launches", "ranges", "modules", "marks", "operators"), 0.0)
     if (calls := trace.calls) is not None:
-        launch = _has_text(trace, calls.name, starts=_LAUNCH)
+        launch = calls_named(trace, _LAUNCH)
         counts["launches"] = mean(calls.process, calls.start, launch)
         counts["calls"] = mean(calls.process, calls.start, ~launch)
     if (ranges := trace.ranges) is not None:
+        written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION))
+        module = written & (evidence.attribution.tree.kind == Kind.MODULE)
         operator = ranges.source == RangeSource.OPERATOR
-        module = _has_text(trace, ranges.category, _MODULES) & ~operator
         counts["operators"] = mean(ranges.process, ranges.start, operator)
         counts["modules"] = mean(ranges.process, ranges.start, module)
-        written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION)) & ~module
-        counts["ranges"] = mean(ranges.process, ranges.start, written)
+        counts["ranges"] = mean(ranges.process, ranges.start, written & ~module)
     if (marks := trace.marks) is not None:
-        own = _has_text(trace, marks.domain, {OWN_DOMAIN})
-        own &= _has_text(trace, marks.category, {_SYNC})
+        own = _is(trace, marks.domain, OWN_DOMAIN) & _is(trace, marks.category, "sync")
         counts["marks"] = mean(marks.process, marks.time, own)
     return Records(**counts, graph_nodes=_graph_nodes(evidence, rows))
 
@@ -201,15 +199,7 @@ def _graph_nodes(evidence: Evidence, rows: Column) -> float:
     return float(np.count_nonzero(mine & (nodes != 0))) / len(rows)
 
 
-def _has_text(
-    trace: Trace, names: Column, texts: set[str] | None = None, starts: tuple[str, ...] = ()
-) -> Column:
-    """Bool per row: its name is one of ``texts``, or begins with one of ``starts``."""
+def _is(trace: Trace, names: Column, text: str) -> Column:
+    """Bool per row: its name is ``text``."""
     distinct = np.unique(names[names != NO_NAME])
-    known = trace.texts(distinct)
-    wanted = [
-        row
-        for row, text in zip(distinct.tolist(), known, strict=True)
-        if text is not None and (text in (texts or ()) or text.startswith(starts or ("\0",)))
-    ]
-    return np.isin(names, wanted)
+    return np.isin(names, distinct[[one == text for one in trace.texts(distinct)]])
