@@ -55,7 +55,7 @@ class Records:
         )
 
     def gpu_ns(self, costs: RecordCosts) -> float:
-        """What it costs the GPU: nodes of CUDA graphs that are traced one by one."""
+        """What it costs the GPU at most: nodes of CUDA graphs that are traced one by one."""
         return self.graph_nodes * costs.graph_node_ns
 
 
@@ -102,7 +102,7 @@ def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
         source = "estimated"
         host, gpu = records.host_ns(costs), records.gpu_ns(costs)
         floor = min(profiled, busy or 0)
-        unprofiled = max(floor, profiled - round(max(host, gpu)))
+        unprofiled = max(floor, profiled - round(host))
         bounds = max(floor, profiled - round(2 * host + gpu)), profiled
     idle = None if busy is None else max(profiled - busy, 0)
     return ProfilerCost(
@@ -171,22 +171,21 @@ def _records(evidence: Evidence, rows: Column) -> Records:
         inside = np.searchsorted(times, end) - np.searchsorted(times, begin)
         return float(inside.sum()) / len(rows)
 
-    counts = dict.fromkeys(("calls", "launches", "ranges", "modules", "marks", "operators"), 0.0)
-    if (calls := trace.calls) is not None:
-        launch = calls_named(trace, _LAUNCH)
-        counts["launches"] = mean(calls.process, calls.start, launch)
-        counts["calls"] = mean(calls.process, calls.start, ~launch)
-    if (ranges := trace.ranges) is not None:
-        written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION))
-        module = written & (evidence.attribution.tree.kind == Kind.MODULE)
-        operator = ranges.source == RangeSource.OPERATOR
-        counts["operators"] = mean(ranges.process, ranges.start, operator)
-        counts["modules"] = mean(ranges.process, ranges.start, module)
-        counts["ranges"] = mean(ranges.process, ranges.start, written & ~module)
-    if (marks := trace.marks) is not None:
-        own = _is(trace, marks.domain, OWN_DOMAIN) & _is(trace, marks.category, "sync")
-        counts["marks"] = mean(marks.process, marks.time, own)
-    return Records(**counts, graph_nodes=_graph_nodes(evidence, rows))
+    calls, ranges, marks = trace.calls, trace.ranges, trace.marks
+    launch = calls_named(trace, _LAUNCH)
+    written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION))
+    module = written & (evidence.attribution.tree.kind == Kind.MODULE)
+    operator = ranges.source == RangeSource.OPERATOR
+    sync = _is(trace, marks.domain, OWN_DOMAIN) & _is(trace, marks.category, "sync")
+    return Records(
+        calls=mean(calls.process, calls.start, ~launch),
+        launches=mean(calls.process, calls.start, launch),
+        ranges=mean(ranges.process, ranges.start, written & ~module),
+        modules=mean(ranges.process, ranges.start, module),
+        marks=mean(marks.process, marks.time, sync),
+        operators=mean(ranges.process, ranges.start, operator),
+        graph_nodes=_graph_nodes(evidence, rows),
+    )
 
 
 def _graph_nodes(evidence: Evidence, rows: Column) -> float:

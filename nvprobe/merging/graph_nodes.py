@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.attribution.intervals import running_max, runs
+from nvprobe.attribution.launches import calls_named
 from nvprobe.trace import (
     NO_NAME,
     NO_ROW,
+    OPEN,
     Column,
     Geometry,
     GraphNodes,
@@ -28,7 +30,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
-from nvprobe.trace.sidecar import Sidecar
+from nvprobe.trace.sidecar import CaptureRanges, Sidecar
 
 __all__ = ["NODES", "with_nodes"]
 
@@ -37,6 +39,7 @@ NODES = "graph_nodes"
 
 T = TypeVar("T", bound=Table)
 
+_BEGIN, _END = r"^cu(?:da)?StreamBeginCapture", r"^cu(?:da)?StreamEndCapture"
 _WHOLE = "kernels inside CUDA graphs"
 """What a capture of whole graphs misses (`nvprobe.readers.lacks`)."""
 
@@ -186,9 +189,7 @@ def _with_captures(
     whole: Trace, nodes: Trace, threads: Threads, rows: Column, text: int
 ) -> Sidecar:
     """The sidecar, its captures those of the run whose nodes they explain, in that run's time."""
-    if not (whole.sidecar.recorded and nodes.sidecar.recorded):
-        return whole.sidecar
-    table = nodes.sidecar.captures
+    table = _capture_ranges(nodes)
     thread = rows[table.thread]
     captures = table.with_columns(
         process=threads.process[thread],
@@ -197,6 +198,28 @@ def _with_captures(
         category=_shifted(table.category, text),
     )
     return dataclasses.replace(whole.sidecar, captures=captures)
+
+
+def _capture_ranges(nodes: Trace) -> CaptureRanges:
+    """Ranges opened while graphs were captured, by the sidecar, else by the capture in the file."""
+    if len(nodes.sidecar.captures):
+        return nodes.sidecar.captures
+    ranges, calls = nodes.ranges, nodes.calls
+    inside = np.zeros(len(ranges), bool)
+    begins, ends = calls_named(nodes, _BEGIN), calls_named(nodes, _END)
+    for process in np.unique(calls.process[begins]).tolist():
+        begin = np.sort(calls.start[begins & (calls.process == process)])
+        finish = np.append(np.sort(calls.start[ends & (calls.process == process)]), OPEN)
+        finish = finish[np.searchsorted(finish, begin)]
+        mine = np.flatnonzero(ranges.process == process)
+        capture = np.searchsorted(begin, ranges.start[mine], side="right") - 1
+        inside[mine] = (capture >= 0) & (ranges.start[mine] < finish[capture])
+    table = ranges.take(inside)
+    none = np.zeros(len(table), np.int64)
+    return CaptureRanges(
+        process=table.process, thread=table.thread, capture=none, depth=none, start=table.start,
+        end=table.end, name=table.name, category=table.category,
+    )  # fmt: skip
 
 
 def _joined_geometry(tables: list[tuple[Geometry, Column]]) -> Geometry:

@@ -48,7 +48,8 @@ class RecordCosts:
     mark_ns: float
     """An implicit synchronization whose line is found, its mark included."""
     graph_node_ns: float
-    """A node of a replayed CUDA graph that is traced by node, less than when traced whole."""
+    """A node of a replayed CUDA graph, traced by node; measured on the smallest kernels, which it
+    slows most."""
     operator_ns: float
     """An operator that torch.profiler records."""
 

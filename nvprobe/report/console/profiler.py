@@ -51,6 +51,6 @@ def _graphs(cost: ProfilerCost) -> str:
         return ""
     added = round(cost.records.gpu_ns(cost.costs))
     return (
-        f"; tracing {nodes:,.0f} nodes of CUDA graphs one by one slows the GPU by about "
+        f"; tracing {nodes:,.0f} nodes of CUDA graphs one by one slows the GPU by up to "
         f"{time(added)} of it"
     )

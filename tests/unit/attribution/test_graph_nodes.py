@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -147,23 +148,32 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def owned(trace: Trace) -> Counter[tuple[str, str | None]]:
+    """Ops by owner and kernel."""
+    attribution = attribute(trace)
+    paths = [attribution.paths.text(path) if path >= 0 else "" for path in attribution.owner]
+    return Counter(zip(paths, trace.texts(trace.ops.name), strict=True))
+
+
 def test_owners_are_those_of_the_capture_by_node(compiled: Path) -> None:
     traced = load(compiled)
-    joined = with_nodes(whole_graphs(traced, 0.7), traced)
-    ours, theirs = attribute(joined), attribute(traced)
+    assert owned(with_nodes(whole_graphs(traced, 0.7), traced)) == owned(traced)
 
-    def owned(attribution: object) -> dict[tuple[str, str], int]:
-        """Ops by owner and kernel."""
-        count: dict[tuple[str, str], int] = {}
-        ops = attribution.trace.ops  # type: ignore[attr-defined]
-        names = attribution.trace.texts(ops.name)  # type: ignore[attr-defined]
-        for path, name in zip(attribution.owner.tolist(), names, strict=True):  # type: ignore[attr-defined]
-            key = (attribution.paths.text(path) if path >= 0 else "", str(name))  # type: ignore[attr-defined]
-            count[key] = count.get(key, 0) + 1
-        return count
 
-    assert owned(ours) == owned(theirs)
-    assert ours.duration.sum() <= theirs.duration.sum()
+def test_two_runs_of_a_program_that_captures_its_graph_in_the_window(corpus: Path) -> None:
+    """Whole and by node on an H200: no sidecar tells the ranges, the second run's file does."""
+    folder = corpus / "nsys" / "h200"
+    whole, nodes = load(folder / "graph_graph.sqlite"), load(folder / "graph_node.sqlite")
+    joined = with_nodes(whole, nodes)
+    assert owned(joined) == owned(nodes)
+    graph = whole.ops.kind == OpKind.GRAPH
+    inside = joined.ops.graph_node != 0
+    for launch in np.unique(whole.ops.correlation[graph]):
+        one = graph & (whole.ops.correlation == launch)
+        mine = inside & (joined.ops.correlation == launch)
+        assert np.count_nonzero(mine) == 33
+        assert joined.ops.start[mine].min() == whole.ops.start[one][0]
+        assert joined.ops.end[mine].max() <= whole.ops.end[one][0]
 
 
 def test_a_run_folder_with_the_nodes_of_another_run_is_read_as_one(
