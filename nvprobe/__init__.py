@@ -14,20 +14,24 @@ TYPE_CHECKING = False  # importing typing would take most of the time that impor
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvprobe.api import analyze
-    from nvprobe.errors import GateFailed, InputError, NvprobeError, ToolError, UsageError
+    from nvprobe.analysis.result import Analysis
+    from nvprobe.api import Results, analyze
+    from nvprobe.errors import InputError, NvprobeError, ToolError, UsageError
     from nvprobe.instrumentation.decorator import annotate
     from nvprobe.instrumentation.instrument import instrument
     from nvprobe.instrumentation.ranges import range  # noqa: A004
     from nvprobe.instrumentation.steps import step, steps
     from nvprobe.instrumentation.windows import window
     from nvprobe.merging.load import load
+    from nvprobe.trace import Trace
 
 _HOMES = {
-    "GateFailed": "nvprobe.errors",
+    "Analysis": "nvprobe.analysis.result",
     "InputError": "nvprobe.errors",
     "NvprobeError": "nvprobe.errors",
+    "Results": "nvprobe.api",
     "ToolError": "nvprobe.errors",
+    "Trace": "nvprobe.trace",
     "UsageError": "nvprobe.errors",
     "analyze": "nvprobe.api",
     "annotate": "nvprobe.instrumentation.decorator",
@@ -40,10 +44,12 @@ _HOMES = {
 }
 
 __all__ = [
-    "GateFailed",
+    "Analysis",
     "InputError",
     "NvprobeError",
+    "Results",
     "ToolError",
+    "Trace",
     "UsageError",
     "__version__",
     "analyze",

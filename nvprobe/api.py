@@ -5,24 +5,33 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from nvprobe.analysis import analyze as analyze_attribution
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.selection import Selection, select
 from nvprobe.errors import UsageError
 from nvprobe.merging.load import load
+from nvprobe.report.document import Document, document, encode, plain
+from nvprobe.report.event_tables import TABLES as EVENTS
+from nvprobe.report.event_tables import event_tables
+from nvprobe.report.result_tables import RESULTS, result_tables
+from nvprobe.report.schema import NAMED
 from nvprobe.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 __all__ = ["Results", "analyze"]
 
 T = TypeVar("T", int, str)
-Input = Union[Trace, str, "os.PathLike[str]"]
+Input: TypeAlias = "Trace | str | os.PathLike[str]"
+_SHOWN = 15
+"""Paths that a notebook cell shows."""
 
 
 def analyze(
@@ -36,11 +45,12 @@ def analyze(
     steps: tuple[int, int] | None = None,
     time: tuple[int | None, int | None] | None = None,
 ) -> Results:
-    """Attribute and analyse what :func:`nvprobe.load` returned, or the files themselves.
+    """Attribute and analyze what :func:`nvprobe.load` returned, or the files themselves.
 
     The filters are those of the command line (docs/inputs.md), one or several of each: pids,
     physical devices, thread ids, NVTX domains, paths with ``*``; ``(first, one after the last)``
-    step, ``(begin, end)`` in ns.
+    step, ``(begin, end)`` in ns. ``index_rules`` are regular expressions that take a number off
+    range names (groups ``name`` and ``index``).
     Raises :class:`~nvprobe.errors.InputError` where an input cannot be used,
     :class:`~nvprobe.errors.UsageError` where a filter names what the capture does not have.
     """
@@ -70,139 +80,143 @@ def _trace(inputs: tuple[Input, ...]) -> Trace:
     return load(*files)
 
 
+class _Frame:
+    """A table of results as an attribute."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self.__doc__ = f"Table ``{table}``: {RESULTS[table].about}"
+
+    def __get__(self, results: Results | None, owner: type) -> pd.DataFrame:
+        if results is None:
+            return self  # type: ignore[return-value]  # the descriptor itself, for help()
+        return results.table(self.table)
+
+
 class Results:
-    """What an analysis found. Integers are exact and nullable (``Int64``), times are ns."""
+    """What an analysis found, as DataFrames with the columns of docs/tables.md.
+
+    Integers are exact and nullable (``Int64``), times are ns. Tables are made when first used, and
+    kept.
+    """
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         """The analysis itself: numpy columns, as docs/ARCHITECTURE.md describes them."""
+        self._frames: dict[str, pd.DataFrame] = {}
 
     @property
     def verdict(self) -> str:
         """The one line to remember."""
         return self.analysis.verdict
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document ``nvprobe.analysis/1``."""
-        from nvprobe.report.tables import document
-
+    @cached_property
+    def document(self) -> Document:
+        """The document ``nvprobe.analysis/2`` as structs, with the fields of docs/json.md."""
         return document(self.analysis)
 
     @property
     def ranges(self) -> pd.DataFrame:
-        """Owner paths with their quantities, by path."""
+        """Table ``paths``: owner paths with their quantities, by path."""
         return self.table("paths").set_index("path")
 
-    @property
-    def kernels(self) -> pd.DataFrame:
-        """Kernels by name."""
-        return self.table("kernels")
-
-    @property
-    def operators(self) -> pd.DataFrame:
-        """Torch operators by name and shapes."""
-        return self.table("operators")
-
-    @property
-    def modules(self) -> pd.DataFrame:
-        """GPU time of modules, forward and backward."""
-        return self.table("modules")
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """Training steps."""
-        return self.table("steps")
-
-    @property
-    def syncs(self) -> pd.DataFrame:
-        """Synchronising calls by path and source line."""
-        return self.table("syncs")
-
-    @property
-    def idle(self) -> pd.DataFrame:
-        """Idle time of the GPUs by path and cause."""
-        return self.table("idle")
-
-    @property
-    def findings(self) -> pd.DataFrame:
-        """What costs time, and what to try."""
-        return self.table("findings")
-
-    @property
-    def ledger(self) -> pd.DataFrame:
-        """Every op by process and method or reason."""
-        return self.table("ledger")
-
-    @property
-    def missing(self) -> pd.DataFrame:
-        """What the capture cannot tell, why, and how to record it."""
-        return self.table("missing")
+    kernels = _Frame("kernels")
+    copies = _Frame("copies")
+    operators = _Frame("operators")
+    modules = _Frame("modules")
+    steps = _Frame("steps")
+    spans = _Frame("span_totals")
+    devices = _Frame("device_totals")
+    syncs = _Frame("syncs")
+    idle = _Frame("idle")
+    idle_by_line = _Frame("idle_by_line")
+    overlap = _Frame("overlap")
+    collectives = _Frame("collectives")
+    host = _Frame("host")
+    memory = _Frame("memory_devices")
+    allocator = _Frame("allocator_devices")
+    counters = _Frame("kernel_counters")
+    compiled_graphs = _Frame("compiled_graphs")
+    findings = _Frame("findings")
+    ledger = _Frame("ledger")
+    missing = _Frame("missing")
 
     def table(self, name: str) -> pd.DataFrame:
         """One table of results by its name in docs/tables.md; without rows where there are none."""
-        import pandas as pd
-
-        from nvprobe.report.result_tables import COLUMNS, LISTS, result_tables
-
-        if name != "paths" and name not in LISTS:
-            raise UsageError(f"no table {name!r}: there are paths, {', '.join(LISTS)}")
-        found = result_tables(self.analysis)
-        return _frame(found[name]) if name in found else pd.DataFrame(columns=COLUMNS[name])
+        if name not in RESULTS:
+            raise UsageError(f"{name!r} is not a table of results; there are {', '.join(RESULTS)}")
+        return self._frame(name, self._results[name])
 
     def events(self, name: str) -> pd.DataFrame:
         """One table of events (``ops``, ``calls``, ``range_events``, …) of docs/tables.md."""
-        import pandas as pd
+        if name not in EVENTS:
+            raise UsageError(f"{name!r} is not a table of events; there are {', '.join(EVENTS)}")
+        absent = pa.table({field.name: pa.nulls(0) for field in EVENTS[name]})
+        return self._frame(f"events {name}", self._events.get(name, absent))
 
-        from nvprobe.report.event_tables import TABLES, event_tables
+    @cached_property
+    def _results(self) -> dict[str, pa.Table]:
+        return result_tables(self.analysis, self.document)
 
-        if name not in TABLES:
-            raise UsageError(f"no events {name!r}: there are {', '.join(TABLES)}")
-        found = event_tables(self.analysis.attribution)
-        columns = [field.name for field in TABLES[name]]
-        return _frame(found[name]) if name in found else pd.DataFrame(columns=columns)
+    @cached_property
+    def _events(self) -> dict[str, pa.Table]:
+        return event_tables(self.analysis.attribution)
+
+    def _frame(self, key: str, table: pa.Table) -> pd.DataFrame:
+        """The DataFrame of a table, made once; what is done to a result does not change it."""
+        if key not in self._frames:
+            self._frames[key] = _frame(table)
+        return self._frames[key].copy(deep=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document ``nvprobe.analysis/2`` as dictionaries and lists."""
+        return plain(self.document)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The document ``nvprobe.analysis/2`` as text, also written to ``path`` where given."""
+        text = encode(self.document)
+        if path is not None:
+            _new(path).write_text(text + "\n", "utf-8")
+        return text
 
     def to_sqlite(self, path: str | os.PathLike[str]) -> None:
-        """Write a database that does not exist yet: docs/tables.md tells what is in it."""
+        """Write a database that does not exist yet: docs/tables.md describes what is in it."""
         from nvprobe.report.database import write_database
 
         write_database(self.analysis, _new(path))
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> None:
-        """Write a new folder with a Parquet file a table."""
+        """Write a new folder with a Parquet file per table."""
         from nvprobe.report.files import write_parquet
 
-        place = _new(folder)
-        place.mkdir()
-        write_parquet(self.analysis, place)
+        write_parquet(self.analysis, _new_folder(folder))
 
     def to_csv(self, folder: str | os.PathLike[str]) -> None:
-        """Write a new folder with a CSV file a table."""
+        """Write a new folder with a CSV file per table."""
         from nvprobe.report.files import write_csv
 
-        place = _new(folder)
-        place.mkdir()
-        write_csv(self.analysis, place)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The document ``nvprobe.analysis/1`` as text, also written to ``path`` where given."""
-        from nvprobe.report.tables import to_json
-
-        text = to_json(self.analysis)
-        if path is not None:
-            _new(path).write_text(text + "\n", "utf-8")
-        return text
+        write_csv(self.analysis, _new_folder(folder))
 
     def __repr__(self) -> str:
-        """The verdict."""
-        return f"<nvprobe: {self.verdict}>"
+        """The verdict, what was read, and the tables that have rows."""
+        analysis = self.analysis
+        files = ", ".join(source.file for source in analysis.attribution.trace.sources)
+        findings = [f"  {one.title}" for one in (analysis.findings or ())[:5]]
+        lines = [
+            f"<nvprobe results of {files}>",
+            self.verdict,
+            *(["findings:", *findings] if findings else []),
+            "DataFrames: ranges, kernels, steps, syncs, idle, findings, …; .table(name) for others",
+        ]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The verdict and the paths with most GPU time, for a notebook."""
-        columns = ["calls", "wall_ns", "ops", "gpu_ns", "gpu_self_ns"]
-        frame = self.ranges
-        top = frame[[name for name in columns if name in frame]].nlargest(15, "gpu_ns")
-        return f"<p><b>{html.escape(self.verdict)}</b></p>{top.to_html()}"
+        """The verdict, the findings and the paths with most GPU time, for a notebook."""
+        columns = ["calls", "wall_ns", "ops", "gpu_ns", "gpu_self_ns", "idle_ns"]
+        top = self.ranges[columns].nlargest(_SHOWN, "gpu_ns")
+        found = [f"<li>{html.escape(one.title)}</li>" for one in self.analysis.findings or ()]
+        listed = f"<ul>{''.join(found)}</ul>" if found else ""
+        return f"<p><b>{html.escape(self.verdict)}</b></p>{listed}{top.to_html()}"
 
 
 def _new(path: str | os.PathLike[str]) -> Path:
@@ -212,9 +226,30 @@ def _new(path: str | os.PathLike[str]) -> Path:
     return place
 
 
-def _frame(table: pa.Table) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow as pa
+def _new_folder(path: str | os.PathLike[str]) -> Path:
+    place = _new(path)
+    place.mkdir()
+    return place
 
-    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    """A DataFrame; lists stay Python lists, and what was a dictionary is one again."""
+    import pandas as pd
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    frame: pd.DataFrame = table.to_pandas(types_mapper=nullable.get)
+    for field in table.schema:
+        if pa.types.is_list(field.type):
+            values = table[field.name].to_pylist()
+            if field.type == pa.list_(NAMED):
+                values = [_dictionary(entries) for entries in values]
+            frame[field.name] = pd.Series(values, dtype=object)
     return frame
+
+
+def _dictionary(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Values by name, each of the type that it has."""
+    return {
+        entry.pop("name"): next((value for value in entry.values() if value is not None), None)
+        for entry in entries
+    }

@@ -3,7 +3,6 @@
 * NvprobeError
   - InputError: a report, trace or folder cannot be used
   - UsageError: options that do not fit together
-  - GateFailed: a gate such as ``--fail-on-regression`` did not hold
   - ToolError: nsys (or another program nvprobe drives) is absent or failed
   - ProgramNotFound: the program to launch is not there
 
@@ -16,7 +15,6 @@ import re
 from typing import ClassVar
 
 __all__ = [
-    "GateFailed",
     "InputError",
     "NvprobeError",
     "ProgramNotFound",
@@ -50,12 +48,6 @@ class UsageError(NvprobeError):
     """Options or arguments that do not fit together."""
 
     exit_code = 2
-
-
-class GateFailed(NvprobeError):
-    """A gate (``--fail-on-regression``, ``--budget``) did not hold."""
-
-    exit_code = 3
 
 
 class ToolError(NvprobeError):

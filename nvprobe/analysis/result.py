@@ -4,7 +4,7 @@ A field that is ``None`` was not computed; ``analyze`` lists it in ``missing``. 
 those of ``analyze.model``.
 
 To add an analysis: a module beside this one with a function of an ``Attribution``, a field here, a
-line in ``analyze.__init__``, and its JSON in ``report.tables``.
+line in ``analyze.__init__``, and its JSON in ``report.document``.
 """
 
 from __future__ import annotations

@@ -74,15 +74,15 @@ class Selection:
 
     def words(self) -> tuple[str, ...]:
         """The filters as a user gives them."""
-        out = [f"--process {pid}" for pid in self.processes]
-        out += [f"--device {device}" for device in self.devices]
-        out += [f"--thread {tid}" for tid in self.threads]
-        out += [f"--domain {name!r}" for name in self.domains]
-        out += [f"--range {path!r}" for path in self.ranges]
+        out = [f"process {pid}" for pid in self.processes]
+        out += [f"device {device}" for device in self.devices]
+        out += [f"thread {tid}" for tid in self.threads]
+        out += [f"domain {name!r}" for name in self.domains]
+        out += [f"range {path!r}" for path in self.ranges]
         out += [_steps_in_words(self.steps)] if self.steps else []
         if self.time:
             begin, end = ("" if t is None else f"{t}ns" for t in self.time)
-            out.append(f"--time {begin}:{end}")
+            out.append(f"time {begin}:{end}")
         return tuple(out)
 
 
@@ -104,7 +104,7 @@ def of_domains(trace: Trace, domains: Sequence[str]) -> Trace:
     named = {"" if row == NO_NAME else str(trace.text(row)): row for row in used.tolist()}
     if unknown := [name for name in domains if name not in named]:
         known = ", ".join(repr(name) for name in list(named)[:8]) or "none"
-        raise UsageError(f"--domain {unknown[0]!r}: nothing was recorded in it; there is {known}")
+        raise UsageError(f"domain {unknown[0]!r}: nothing was recorded in it; there is {known}")
     rows = np.array([named[name] for name in domains])
     kept = np.isin(trace.ranges.domain, rows)
     held = trace.payloads.take(np.isin(trace.payloads.domain, rows))
@@ -172,14 +172,14 @@ class _Sieve:
     def __init__(self, attribution: Attribution, selection: Selection) -> None:
         self.whole = attribution
         self.trace = trace = attribution.trace
-        self.processes = _rows("--process", selection.processes, trace.processes.pid)
-        self.threads = _rows("--thread", selection.threads, trace.threads.tid)
-        self.devices = _rows("--device", selection.devices, trace.devices.id)
+        self.processes = _rows("process", selection.processes, trace.processes.pid)
+        self.threads = _rows("thread", selection.threads, trace.threads.tid)
+        self.devices = _rows("device", selection.devices, trace.devices.id)
         self.begin, self.end = _windows(attribution, selection)
         self.patterns = selection.ranges
         if selection.ranges and not self._inside(np.arange(len(attribution.paths.parent))).any():
             raise UsageError(
-                f"--range {selection.ranges[0]!r}: no such path; nvprobe analyze lists them"
+                f"range {selection.ranges[0]!r}: no such path; nvprobe analyze lists them"
             )
 
     def ops(self) -> Column:
@@ -296,9 +296,9 @@ def _as_regex(pattern: str) -> str:
 
 
 def _steps_in_words(steps: tuple[int, int]) -> str:
-    """The option as it was given; past every step there can be, the end was left open."""
+    """The filter as it was given; past every step there can be, the end was left open."""
     first, last = steps
-    return f"--steps {first}:{'' if last >= NO_LAST_STEP else last}"
+    return f"steps {first}:{'' if last >= NO_LAST_STEP else last}"
 
 
 def _windows(attribution: Attribution, selection: Selection) -> tuple[Column, Column]:

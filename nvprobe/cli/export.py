@@ -94,9 +94,9 @@ def _check(target: Path, force: bool) -> None:
 
 def _is_ours(file: Path) -> bool:
     """Whether a file is a table as ``export`` names them."""
-    from nvprobe.report.files import TABLE_NAMES
+    from nvprobe.report.files import table_names
 
-    return file.suffix in (".parquet", ".csv") and file.stem in TABLE_NAMES
+    return file.suffix in (".parquet", ".csv") and file.stem in table_names()
 
 
 def _write(analysis: Analysis, kind: str, path: Path) -> None:
@@ -105,7 +105,7 @@ def _write(analysis: Analysis, kind: str, path: Path) -> None:
 
         write_database(analysis, path)
     elif kind == "json":
-        from nvprobe.report.tables import to_json
+        from nvprobe.report.document import to_json
 
         path.write_text(to_json(analysis) + "\n", "utf-8")
     else:

@@ -123,7 +123,7 @@ def keep_json(analysis: Analysis, path: Path) -> None:
     """Write the JSON of an analysis, over an earlier one."""
     from nvprobe.cli.files import write_file
     from nvprobe.cli.settings import Settings
-    from nvprobe.report.tables import to_json
+    from nvprobe.report.document import to_json
 
     text = to_json(analysis) + "\n"
     unasked = Settings(verbosity=-1, force=True)
@@ -139,7 +139,7 @@ def show(settings: Settings, analysis: Analysis, view: TreeView, next_command: s
     from nvprobe.cli.files import deliver
 
     if settings.as_json or (settings.output is not None and settings.output.suffix == ".json"):
-        from nvprobe.report.tables import to_json
+        from nvprobe.report.document import to_json
 
         deliver(settings, to_json(analysis), next_command)
         return

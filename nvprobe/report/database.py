@@ -7,7 +7,7 @@ tells what each column is.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.event_tables import TABLES, event_tables
-from nvprobe.report.result_tables import LISTS, result_tables
+from nvprobe.report.event_tables import ABOUT, TABLES, event_tables
+from nvprobe.report.result_tables import RESULTS, result_tables
+from nvprobe.report.schema import Field as ResultField
+from nvprobe.report.schema import fields, flat
 
 __all__ = ["write_database"]
 
+_About = tuple[str, str | None, str | None, str]
 _BATCH = 50_000
 _INDEXED = {
     "ops": (["path_id"], ["device_id", "stream", "start_ns"], ["process_id", "correlation"]),
@@ -47,7 +50,7 @@ def write_database(analysis: Analysis, path: Path) -> None:
     try:
         connection.execute("PRAGMA synchronous = OFF")
         database = sqlite_utils.Database(connection)
-        results, events = result_tables(analysis), event_tables(analysis.attribution)
+        results, events = _results(analysis), event_tables(analysis.attribution)
         names = _Names(events)
         names.write(database)
         tables = {"paths": results["paths"], **events, **results}  # what is referred to comes first
@@ -60,6 +63,13 @@ def write_database(analysis: Analysis, path: Path) -> None:
         connection.commit()
     finally:
         connection.close()
+
+
+def _results(analysis: Analysis) -> dict[str, pa.Table]:
+    """Tables of results that have rows, their lists as tables of their own; paths always."""
+    tables = (flat(name, table) for name, table in result_tables(analysis).items())
+    found = {name: table for some in tables for name, table in some.items()}
+    return {name: table for name, table in found.items() if len(table) or name == "paths"}
 
 
 class _Names:
@@ -91,7 +101,7 @@ def _write(database: Any, name: str, table: pa.Table, names: _Names) -> None:
     columns, keys = _columns(name, table, names)
     kinds = {column: _kind(values.type) for column, values in columns.items()}
     # Elsewhere an id is that of a kind of finding, or torch's of a compiled graph: of several rows.
-    key = "id" if name in TABLES or name == "paths" else None
+    key = "row" if "row" in columns else "id" if name in TABLES or name == "paths" else None
     there = [ref for ref in keys if ref[1] == name or database[ref[1]].exists()]
     database[name].create(kinds, pk=key, foreign_keys=there)
     marks = ", ".join("?" * len(columns))
@@ -122,6 +132,8 @@ def _columns(
             keys.append((column, form[1:], "id"))
         elif (name, column) in _KEYS:
             keys.append((column, _KEYS[name, column], "id"))
+        elif column.endswith("_row"):
+            keys.append((column, column.removesuffix("_row"), "row"))
         elif pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         columns[column] = values
@@ -143,17 +155,31 @@ def _rows(columns: list[pa.Array]) -> Iterator[tuple[Any, ...]]:
 
 def _describe(database: Any, results: set[str], events: set[str]) -> None:
     """The table that explains the others."""
-    rows: list[dict[str, str | None]] = [
-        {"table": name, "column": _stored(field.name, field.form), "about": field.about}
-        for name, fields in TABLES.items()
-        for field in fields
-        if name in events and field.form != "path"
-    ]
-    found = ((name, about) for name, about in LISTS.items() if name in results)
-    rows += [{"table": name, "column": None, "about": about} for name, about in found]
-    rows.append({"table": "paths", "column": None, "about": "owner paths with their quantities"})
-    rows.append({"table": "names", "column": None, "about": "every name once"})
-    database["about"].insert_all(rows, columns={"table": str, "column": str, "about": str})
+    rows: list[_About] = [("names", None, None, "every name once")]
+    for name in TABLES.keys() & events:
+        rows.append((name, None, None, ABOUT[name]))
+        rows += [
+            (name, _stored(field.name, field.form), None, field.about)
+            for field in TABLES[name]
+            if field.form != "path"
+        ]
+    for name, table in RESULTS.items():
+        if name in results:
+            rows.append((name, None, None, table.about))
+            rows += _described(name, fields(table.row))
+    rows = [row for row in rows if row[0] in results | events | {"names"}]
+    columns = {"table": str, "column": str, "unit": str, "about": str}
+    database["about"].create(columns)
+    database.conn.executemany("INSERT INTO about VALUES (?, ?, ?, ?)", rows)
+
+
+def _described(name: str, columns: Sequence[ResultField]) -> Iterator[_About]:
+    """A table of results, and those that hold its lists."""
+    for field in columns:
+        if pa.types.is_list(field.type):
+            yield (f"{name}_{field.name}", None, field.unit, field.about)
+        else:
+            yield (name, field.name, field.unit, field.about)
 
 
 def _stored(column: str, form: str) -> str:

@@ -1,6 +1,6 @@
 """Every event of a capture as Arrow tables, each op with its owner: for pandas, DuckDB and SQL.
 
-:data:`TABLES` is the schema: docs/tables.md is written from it, and a test holds them together.
+:data:`TABLES` is the schema, from which ``scripts/docs`` writes docs/tables.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from nvprobe.attribution.model import Attribution, Kind, Method
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, OPEN, Column, OpKind, RangeSource, Table
 
-__all__ = ["TABLES", "Field", "event_tables"]
+__all__ = ["ABOUT", "TABLES", "Field", "event_tables"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -266,6 +266,41 @@ name  name  text  what the profiler did
     ),
 }
 """Columns of each table of events. A table that the capture lacks is left out."""
+
+ABOUT: Mapping[str, str] = {
+    "processes": "Processes.",
+    "threads": "Threads.",
+    "devices": "Physical GPUs.",
+    "calls": "CUDA runtime and driver calls.",
+    "ops": "GPU operations, each with its owner. "
+    "Methods and reasons are those of the ledger; they partition the rows.",
+    "geometry": "Launch geometry of kernels.",
+    "range_events": "Instances of ranges: NVTX push/pop, "
+    "and operators and annotations of torch traces.",
+    "spans": "Start/end ranges: they may cross threads and overlap.",
+    "marks": "NVTX marks.",
+    "payload_values": "Values of structured NVTX payloads, one row a value: messages of NCCL, "
+    "layers of TensorRT, and what programs attach themselves. "
+    "Only in [exports with payloads](inputs.md#payloads).",
+    "sync_records": "What synchronising calls waited for.",
+    "graph_nodes": "Creations of CUDA graph nodes.",
+    "memory_events": "Allocations and frees.",
+    "counters": "Samples of GPU metrics.",
+    "cuda_events": "Records of CUDA events.",
+    "os_calls": "Calls of operating system libraries.",
+    "samples": "Periodic samples of threads.",
+    "python_samples": "Samples of Python threads.",
+    "backtraces": "Python stacks of CUDA calls.",
+    "schedule": "Context switches.",
+    "page_faults": "Page faults of unified memory.",
+    "overheads": "Time that the profiler itself took.",
+    "call_stacks": "Native call stacks of CUDA calls.",
+    "os_stacks": "Native call stacks of OS calls.",
+    "sample_stacks": "Native call stacks of samples.",
+    "python_stacks": "Python stacks of samples, innermost frame first.",
+    "backtrace_stacks": "Python stacks of CUDA calls, innermost frame first.",
+}
+"""What a row of each of them is."""
 
 _OF_TRACE = {
     "range_events": "ranges",

@@ -8,12 +8,16 @@ import pyarrow as pa
 
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.event_tables import TABLES, event_tables
-from nvprobe.report.result_tables import LISTS, result_tables
+from nvprobe.report.result_tables import RESULTS, result_tables
+from nvprobe.report.schema import arrow, flat
 
-__all__ = ["TABLE_NAMES", "write_csv", "write_parquet"]
+__all__ = ["table_names", "write_csv", "write_parquet"]
 
-TABLE_NAMES = frozenset({"paths", *LISTS, *TABLES})
-"""Every table there can be."""
+
+def table_names() -> set[str]:
+    """Every table there can be, in any format."""
+    empty = (flat(name, arrow(table.row, ())) for name, table in RESULTS.items())
+    return {*TABLES, *(name for some in empty for name in some)}
 
 
 def write_parquet(analysis: Analysis, folder: Path) -> None:
@@ -27,10 +31,14 @@ def write_parquet(analysis: Analysis, folder: Path) -> None:
 
 
 def write_csv(analysis: Analysis, folder: Path) -> None:
-    """Write ``<table>.csv`` for every table into ``folder``; null is empty, texts are quoted."""
+    """Write ``<table>.csv`` for every table into ``folder``; null is empty, texts are quoted.
+
+    Lists become tables of their own (``schema.flat``).
+    """
     from pyarrow import csv
 
-    for name, table in _tables(analysis).items():
+    tables = (flat(name, table) for name, table in _tables(analysis).items())
+    for name, table in (one for some in tables for one in some.items()):
         plain = [
             pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks])
             if pa.types.is_dictionary(column.type)
@@ -42,4 +50,5 @@ def write_csv(analysis: Analysis, folder: Path) -> None:
 
 
 def _tables(analysis: Analysis) -> dict[str, pa.Table]:
-    return {**result_tables(analysis), **event_tables(analysis.attribution)}
+    results = {name: table for name, table in result_tables(analysis).items() if len(table)}
+    return {**results, **event_tables(analysis.attribution)}

@@ -56,7 +56,7 @@ def child_whole(path: str, frames: bool) -> int:
     from nvprobe.analysis import analyze
     from nvprobe.attribution import attribute
     from nvprobe.merging.load import load
-    from nvprobe.report.tables import to_json
+    from nvprobe.report.document import to_json
 
     return len(to_json(analyze(attribute(load(path, python_stacks=frames)))))
 

@@ -136,7 +136,7 @@ def compare(out: Path) -> int:
     import nvprobe
     from nvprobe.analysis import analyze
     from nvprobe.attribution import attribute
-    from nvprobe.report.tables import to_json
+    from nvprobe.report.document import to_json
 
     sidecars = sorted(out.glob("sidecar.*.jsonl"))
     analysis = analyze(attribute(nvprobe.load(out / "trace.json.gz", *sidecars)))

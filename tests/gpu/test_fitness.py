@@ -52,7 +52,7 @@ def test_flops_are_those_that_torch_counts(tmp_path: Path) -> None:
     from nvprobe.analysis import analyze
     from nvprobe.attribution import attribute
     from nvprobe.readers import load
-    from nvprobe.report.tables import document
+    from nvprobe.report.document import to_dict
 
     network = _network()
     inputs = [torch.randn(size, device="cuda", requires_grad=True) for size in
@@ -74,7 +74,7 @@ def test_flops_are_those_that_torch_counts(tmp_path: Path) -> None:
                     torch.cuda.synchronize()
         profile.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load(tmp_path / "trace.json")
-    found = document(analyze(attribute(trace)))
+    found = to_dict(analyze(attribute(trace)))
     work = next(row["work"] for row in found["ranges"] if row["path"] == "step")
     elementwise = work["flops"] - 2 * counter.get_total_flops()
     assert 0 <= elementwise < 0.05 * work["flops"]

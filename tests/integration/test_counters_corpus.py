@@ -10,13 +10,13 @@ import pytest
 from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 
 
 @pytest.fixture(scope="module")
 def found(corpus: Path) -> dict:
     trace = load(corpus / "nsys" / "h200" / "gpu_metrics_pqtdir")
-    return document(analyze(attribute(trace)))
+    return to_dict(analyze(attribute(trace)))
 
 
 def test_paths_have_counters_and_their_samples(found: dict) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 
-from nvprobe.cli import COMMANDS, main
+from nvprobe.cli import COMMANDS
 from tests.conftest import ROOT
 
 
-def test_cli_page_is_what_help_says():
+def test_generated_pages_are_what_the_code_says():
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/docs"), "--check"],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
@@ -22,22 +21,10 @@ def test_cli_page_is_what_help_says():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_command_and_json_key_is_documented(capsys):
+def test_every_command_is_documented():
     page = (ROOT / "docs/cli.md").read_text()
     for name in COMMANDS:
         assert f"## nvprobe {name}" in page
-    try:
-        main(["demo", "--json"])
-    except SystemExit:
-        document = json.loads(capsys.readouterr().out)
-    for key in document:
-        assert f"`{key}" in page, f"docs/cli.tail.md does not mention {key}"
-    for name in (
-        *("ranges", "kernels", "copies", "steps", "spans", "devices", "sources"),
-        *("syncs", "host", "findings"),
-    ):
-        for key in document[name][0] if document[name] else ():
-            assert f"`{key}`" in page, f"docs/cli.tail.md does not mention {name}[].{key}"
 
 
 def test_readme_opens_with_the_two_commands_and_ci_runs_the_second():

@@ -15,7 +15,7 @@ from nvprobe.analysis import Analysis, analyze
 from nvprobe.analysis.findings import NOTABLE
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.advice import finding_rows
+from nvprobe.report.document import to_dict
 
 RECORDED: dict[str, tuple[str, list[str]]] = {
     "kineto/h200/compile.json.gz": (
@@ -237,7 +237,7 @@ def test_estimates_are_bounds(case: tuple[str, Analysis]) -> None:
 
 def test_findings_are_json(case: tuple[str, Analysis]) -> None:
     _, analysis = case
-    rows = finding_rows(analysis)
+    rows = to_dict(analysis)["findings"]
     assert json.loads(json.dumps(rows)) == rows
 
 

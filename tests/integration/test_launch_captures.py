@@ -17,7 +17,7 @@ import pytest
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.attribution import attribute
 from nvprobe.merging.load import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -64,7 +64,7 @@ def analyses(runs: Path) -> dict[str, Analysis]:
 
 @pytest.fixture(scope="module")
 def documents(analyses: dict[str, Analysis]) -> dict[str, dict[str, Any]]:
-    return {name: document(analysis) for name, analysis in analyses.items()}
+    return {name: to_dict(analysis) for name, analysis in analyses.items()}
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -13,7 +13,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.readers.kineto import load_kineto
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from tests.conftest import CORPUS
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
@@ -25,7 +25,7 @@ def analysed(name: str) -> Analysis:
 
 
 def shown(name: str) -> dict:
-    return document(analysed(name))
+    return to_dict(analysed(name))
 
 
 def test_six_lines_synchronise() -> None:
@@ -82,7 +82,7 @@ def test_eager_copies_that_return_at_once_do_not_block() -> None:
     for row in copies.nonzero()[0].tolist():
         call = int(analysis.attribution.call[row])
         assert (call in waited) == (trace.calls.end[call] >= trace.ops.end[row])
-    assert not any(row["call"] == "cudaMemcpyAsync" for row in document(analysis)["syncs"])
+    assert not any(row["call"] == "cudaMemcpyAsync" for row in to_dict(analysis)["syncs"])
 
 
 def test_what_the_copies_of_the_side_stream_overlap_with() -> None:
@@ -106,10 +106,10 @@ def test_what_the_copies_of_the_side_stream_overlap_with() -> None:
 def test_stacks_name_the_users_function() -> None:
     trace = load_kineto(CORPUS / "kineto/h200/eager.json.gz", python_stacks=True)
     analysis = analyze(attribute(trace))
-    syncs = document(analysis)["syncs"]
+    syncs = to_dict(analysis)["syncs"]
     items = [row for row in syncs if row["operator"] == "item"]
     assert [row["source"] for row in items] == ["w2.py:50 (step)"]
-    idle = document(analysis)["idle"]
+    idle = to_dict(analysis)["idle"]
     assert sum(row["ns"] for row in idle["by_line"]) == idle["total_ns"]
     named = sum(row["ns"] for row in idle["by_line"] if row["line"])
     assert named > 0.5 * idle["total_ns"]

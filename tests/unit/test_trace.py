@@ -12,7 +12,7 @@ from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import Calls, Syncs, Trace
 
 REFER_TO = {"ops": ["geometry"], "ranges": ["operators", "payloads"]}
@@ -51,13 +51,13 @@ def test_every_table_may_be_absent(name: str) -> None:
     trace = _demo()
     names = {name, *REFER_TO.get(name, ())}
     changes = {one: getattr(trace, one).absent() for one in names}
-    assert document(analyze(attribute(dataclasses.replace(trace, **changes))))
+    assert to_dict(analyze(attribute(dataclasses.replace(trace, **changes))))
 
 
 def test_what_needs_absent_calls_is_null_and_never_empty() -> None:
     trace = _demo()
     absent, empty = (
-        document(analyze(attribute(dataclasses.replace(trace, calls=calls))))
+        to_dict(analyze(attribute(dataclasses.replace(trace, calls=calls))))
         for calls in (Calls.absent(), Calls.empty())
     )
     assert absent["syncs"] is None

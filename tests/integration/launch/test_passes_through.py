@@ -56,7 +56,7 @@ def test_all_ranges_are_in_the_report_and_the_summary_is_printed(
     assert "analyze" in result.err, "the next command is named"
     assert result.out == ""
     analysis = json.loads((result.folder / "analysis.json").read_text())
-    assert analysis["schema"] == "nvprobe.analysis/1"
+    assert analysis["schema"] == "nvprobe.analysis/2"
     assert "outer/inner" in {row["path"] for row in analysis["ranges"]}
     again = launch.run_nvprobe("analyze", "run", "--json")
     assert json.loads(again.stdout) == analysis, "that of the command, and it is no input"

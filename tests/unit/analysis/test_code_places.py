@@ -16,7 +16,7 @@ from nvprobe.analysis.code_places import code_places
 from nvprobe.attribution import attribute
 from nvprobe.report.console.advice import findings
 from nvprobe.report.console.view import TreeView
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import CallChains, Samples, Trace
 from nvprobe.trace.sidecar import CaptureRanges, ModuleCalls, Place, Sidecar
 from tests.unit.analysis.scenes import BF16_GEMM, FP32_GEMM, Scene, loop
@@ -169,8 +169,8 @@ def test_numbers_of_names_are_off_as_in_paths() -> None:
 
 def test_no_sidecar_no_places() -> None:
     assert code_places(attribute(loop(nested).trace())) is None
-    row = document(analyze(attribute(loop(nested).trace())))["ranges"][0]
-    assert row["places"] is None
+    row = to_dict(analyze(attribute(loop(nested).trace())))["ranges"][0]
+    assert row["lines"] is None
 
 
 def analysis_of(scene: Scene, *places: Place) -> Analysis:
@@ -295,8 +295,8 @@ def test_calls_that_start_nothing_have_back_traces_too() -> None:
 
 
 def test_places_stand_beside_the_ranges_in_the_json() -> None:
-    rows = document(analysis_of(loop(nested), place("forward", "t.py:9", "entered")))["ranges"]
-    found = {row["path"]: row["places"] for row in rows}
+    rows = to_dict(analysis_of(loop(nested), place("forward", "t.py:9", "entered")))["ranges"]
+    found = {row["path"]: row["lines"] for row in rows}
     assert found["step/forward"] == [{"source": "t.py:9", "role": "entered"}]
     assert found["step"] == []
 

@@ -13,7 +13,7 @@ from nvprobe.analysis import analyze
 from nvprobe.analysis.overlap.messages import carried_messages
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import NO_NAME
 from tests.unit.readers.exports import PROCESS, THREAD, Row, kernel, launch, strings, write
 from tests.unit.readers.payloads import (
@@ -66,8 +66,8 @@ def _scene(path: Path) -> Path:
 
 def test_the_collectives_tell_their_messages(tmp_path: Path) -> None:
     analysis = analyze(attribute(load(_scene(tmp_path / "x.sqlite"))))
-    rows = {row["path"]: row for row in document(analysis)["collectives"]}
-    told = ("count", "messages", "bytes", "told_ops", "communicators", "reductions", "peers")
+    rows = {row["path"]: row for row in to_dict(analysis)["collectives"]}
+    told = ("count", "messages", "bytes", "known_ops", "communicators", "reductions", "peers")
     assert {path: tuple(row[name] for name in told) for path, row in rows.items()} == {
         "ncclAllReduce": (1, 1, 4096, 1, ["0x0000000000000007"], ["Avg"], []),
         "ncclGroupEnd": (3, 3, 60, 1, ["0xffffffffffffffff"], [], [1, 2]),
@@ -81,7 +81,7 @@ def test_without_payloads_nothing_is_told(tmp_path: Path) -> None:
         [launch(1, 150, 155)],
         [kernel(1, 1000, 1100, 2)],
     )
-    (row,) = document(analyze(attribute(load(path))))["collectives"]
+    (row,) = to_dict(analyze(attribute(load(path))))["collectives"]
     assert row["messages"] is row["bytes"] is row["peers"] is None
 
 

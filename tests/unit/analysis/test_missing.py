@@ -7,7 +7,7 @@ from pathlib import Path
 from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from tests.unit import test_kineto as kineto
 from tests.unit.analysis.scenes import ADD, Scene, analysis_of
 
@@ -15,7 +15,7 @@ from tests.unit.analysis.scenes import ADD, Scene, analysis_of
 def test_no_field_is_blamed_on_nvprobe_that_the_capture_has_nothing_for() -> None:
     scene = Scene()
     scene.inside("step 1", lambda: scene.launch(ADD, 20_000))
-    told = {one["what"]: one for one in document(analysis_of(scene))["missing"]}
+    told = {one["what"]: one for one in to_dict(analysis_of(scene))["missing"]}
     assert told["counters"]["why"] == "the capture has no GPU metrics"
     assert told["memory"]["how"].startswith("profile with profile_memory=True")
     assert not any("upgrade" in one["how"] for one in told.values())

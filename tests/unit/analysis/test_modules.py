@@ -10,7 +10,7 @@ from nvprobe.analysis import analyze
 from nvprobe.analysis.waiting.sources import op_lines
 from nvprobe.attribution import attribute
 from nvprobe.merging.load import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 
 
 def host(cat: str, name: str, ts: float, dur: float, tid: int = 7, **args: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_without_a_number_the_line_is_that_of_backward(tmp_path: Path) -> None:
 
 
 def test_modules_split_into_forward_and_backward(tmp_path: Path) -> None:
-    found = document(analyze(attribute(trace(tmp_path))))
+    found = to_dict(analyze(attribute(trace(tmp_path))))
     assert found["modules"] == [
         {
             "module": "Linear_0",
@@ -106,7 +106,7 @@ def test_modules_split_into_forward_and_backward(tmp_path: Path) -> None:
 
 
 def test_operators_name_their_line(tmp_path: Path) -> None:
-    rows = document(analyze(attribute(trace(tmp_path))))["operators"]
+    rows = to_dict(analyze(attribute(trace(tmp_path))))["operators"]
     addmm = next(row for row in rows if row["name"] == "aten::addmm")
     assert (addmm["shapes"], addmm["gpu_ns"], addmm["source"]) == (
         "[[2, 3]]",

@@ -11,7 +11,7 @@ from nvprobe.analysis.profiler_cost import ProfilerCost, Records
 from nvprobe.report.console.advice import _saving
 from nvprobe.report.console.profiler import profiler
 from nvprobe.report.console.view import TreeView
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import DEFAULT_COSTS, Marks, ProfilingCost, Source, StepTime
 from tests.unit.analysis.scenes import ADD, Scene, analysis_of, loop
 
@@ -123,12 +123,12 @@ def test_without_steps_there_is_no_cost_of_a_step() -> None:
     analysis = analysis_of(scene)
     assert analysis.profiler is None
     assert profiler(analysis, TreeView(), 100) is None
-    assert document(analysis)["profiler"] is None
+    assert to_dict(analysis)["profiler"] is None
 
 
 def test_the_json_says_the_same() -> None:
     profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(3 * MS, None, 5, 1))
-    row = document(analysis_of(loop(body), profiling=profiling))["profiler"]
+    row = to_dict(analysis_of(loop(body), profiling=profiling))["profiler"]
     assert row["unprofiled_step_ns"] == 2 * MS
     assert row["unprofiled_bounds_ns"] == [1_900_000, 2_100_000]
     assert row["records"]["launches"] == 10

@@ -22,7 +22,7 @@ from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.report.console import TreeView, console_for, print_report
-from nvprobe.report.tables import to_json
+from nvprobe.report.document import to_json
 from nvprobe.trace import CallChains, Frames, Samples, Trace
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces
 from tests.unit.readers.exports import THREAD, kernel, launch, pushed

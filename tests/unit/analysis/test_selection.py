@@ -143,12 +143,12 @@ def test_graph_kernels_keep_their_capture(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(processes=(1,)), "--process 1: not in the capture, which has"),
-        (Selection(devices=(7,)), "--device 7"),
-        (Selection(threads=(7,)), "--thread 7"),
-        (Selection(domains=("x",)), "--domain 'x'"),
-        (Selection(ranges=("nowhere",)), "--range 'nowhere'"),
-        (Selection(steps=(90, 91)), "--steps 90:91: the capture has steps 4 to 7"),
+        (Selection(processes=(1,)), "process 1: not in the capture, which has"),
+        (Selection(devices=(7,)), "device 7"),
+        (Selection(threads=(7,)), "thread 7"),
+        (Selection(domains=("x",)), "domain 'x'"),
+        (Selection(ranges=("nowhere",)), "range 'nowhere'"),
+        (Selection(steps=(90, 91)), "steps 90:91: the capture has steps 4 to 7"),
     ],
 )
 def test_what_is_not_there_is_said(eager: Trace, selection: Selection, message: str) -> None:
@@ -197,7 +197,7 @@ def test_every_capture_can_be_filtered_and_written(path, tmp_path: Path) -> None
     import sqlite3
 
     from nvprobe.report.database import write_database
-    from nvprobe.report.tables import to_json
+    from nvprobe.report.document import to_json
 
     trace = load(path)
     whole = analyze(attribute(trace))

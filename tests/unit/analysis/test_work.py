@@ -19,7 +19,7 @@ from nvprobe.analysis.kernels.peaks import peak_flops, tensor_core_gain
 from nvprobe.analysis.kernels.work import _computed
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.tables import to_json
+from nvprobe.report.document import to_json
 from nvprobe.trace import Devices
 from tests.unit.test_kineto import document, event
 

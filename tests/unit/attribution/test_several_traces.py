@@ -20,7 +20,7 @@ from nvprobe.instrumentation.allocator import COLUMNS as READING
 from nvprobe.merging.clock import thread_rows
 from nvprobe.merging.load import load
 from nvprobe.merging.overlay import _devices, merged
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import Clock, Devices, MemoryEvents, Ops, Processes, Threads, Trace
 
 SECOND = 1_000_000_000
@@ -65,7 +65,7 @@ def test_cycles_of_a_profiler_are_one_trace(tmp_path: Path) -> None:
     trace = load(second, first)
     assert trace.processes.pid.tolist() == [7, 7]
     assert trace.unrecorded == ((2_000_000, 5_001_000_000),)  # from one step to the next
-    found = document(analyze(attribute(trace)))
+    found = to_dict(analyze(attribute(trace)))
     assert [source["file"] for source in found["sources"]] == ["a.json", "b.json"]
     assert found["clock"] == {"kind": "single", "offset_ns": None, "matched_share": None}
     (device,) = found["devices"]
@@ -86,7 +86,7 @@ def test_processes_at_the_same_time_are_one_trace(tmp_path: Path) -> None:
     trace = load(*traces)
     assert trace.unrecorded == ()
     assert trace.threads.tid.tolist() == [10, 20]
-    found = document(analyze(attribute(trace)))
+    found = to_dict(analyze(attribute(trace)))
     (device,) = found["devices"]
     assert device["busy_ns"] == 2 * 60_000
     assert device["idle_ns"] == 190_000
@@ -105,7 +105,7 @@ def test_every_cycle_keeps_the_arguments_of_its_operators(tmp_path: Path) -> Non
         trace["traceEvents"].insert(0, trace["traceEvents"][0] | {"name": f"only in {name}"})
         files.append(tmp_path / name)
         files[n].write_text(json.dumps(trace))
-    found = document(analyze(attribute(load(*files))))
+    found = to_dict(analyze(attribute(load(*files))))
     flops = [
         row["work"] and row["work"]["flops"]
         for row in found["ranges"]
@@ -128,7 +128,7 @@ def test_readings_of_the_allocator_reach_the_steps_of_every_cycle(tmp_path: Path
     sidecar = tmp_path / "sidecar.0.7.jsonl"
     sidecar.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     traces = [_write(tmp_path / f"{n}.json", step=n, at_us=n * 5_000_000) for n in range(2)]
-    found = document(analyze(attribute(load(*traces, sidecar))))["memory"]["allocator"]
+    found = to_dict(analyze(attribute(load(*traces, sidecar))))["memory"]["allocator"]
     assert [(step["index"], step["growth_bytes"]) for step in found["steps"]] == [
         (0, 100),
         (1, 100),
@@ -231,7 +231,7 @@ def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> 
     added = trace.ranges.thread == 2
     assert trace.ranges.process[added].tolist() == [1]
     assert trace.memory.process.tolist() == [1]
-    assert {row["pid"] for row in document(analyze(attribute(trace)))["processes"]} == {10, 20}
+    assert {row["pid"] for row in to_dict(analyze(attribute(trace)))["processes"]} == {10, 20}
 
 
 def test_memory_lies_on_the_gpu_that_its_process_ran_on() -> None:
@@ -283,8 +283,8 @@ def test_a_real_trace_beside_itself_later(corpus: Path, tmp_path: Path) -> None:
         text,
     )
     (tmp_path / "later.json").write_text(shifted)
-    one = document(analyze(attribute(load(source))))
-    two = document(analyze(attribute(load(source, tmp_path / "later.json"))))
+    one = to_dict(analyze(attribute(load(source))))
+    two = to_dict(analyze(attribute(load(source, tmp_path / "later.json"))))
     for key in ("ops", "gpu_ns", "methods", "unresolved"):
         assert _doubled(one["ledger"][key]) == two["ledger"][key], key
     assert _doubled(one["idle"]["causes"]) == two["idle"]["causes"]

@@ -197,4 +197,4 @@ def test_tables_without_rows_or_columns(capsys, capture, statement):
     edit(capture, statement)
     code, out, err = run(capsys, capture, "--json")
     assert (code, err) == (0, ""), err
-    assert json.loads(out)["schema"] == "nvprobe.analysis/1"
+    assert json.loads(out)["schema"] == "nvprobe.analysis/2"

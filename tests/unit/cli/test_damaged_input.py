@@ -44,7 +44,7 @@ def holds(capsys: pytest.CaptureFixture[str], path: Path) -> None:
         assert err.count("\n") == 1
         assert err.startswith(f"nvprobe: {path.name}")
     else:
-        assert json.loads(out)["schema"] == "nvprobe.analysis/1"
+        assert json.loads(out)["schema"] == "nvprobe.analysis/2"
         assert err == ""
     assert sorted(path.parent.iterdir()) == before
 

@@ -321,7 +321,7 @@ def test_a_kept_trace_gives_the_same_document(path: Path, tmp_path: Path) -> Non
     """Its arrays are read-only: no analysis may write into a Trace."""
     from nvprobe.analysis import analyze
     from nvprobe.attribution import attribute
-    from nvprobe.report.tables import to_json
+    from nvprobe.report.document import to_json
 
     trace = load(path)
     write_columns(trace, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import Trace
 from tests.unit.readers.exports import Row, kernel, launch, pushed, strings, write
 
@@ -116,7 +116,7 @@ def test_without_samples_there_are_none(tmp_path: Path) -> None:
 def test_metrics_without_any_range(tmp_path: Path) -> None:
     """Nothing has a path then; kernels have their averages all the same."""
     events = [_sample(t, SM_Active=80) for t in range(0, 1001, 100)]
-    found = document(analyze(attribute(_load(tmp_path, events, NVTX_EVENTS=[]))))
+    found = to_dict(analyze(attribute(_load(tmp_path, events, NVTX_EVENTS=[]))))
     assert found["ranges"] == []
     assert found["counters"]["samples"] == 11
 
@@ -124,7 +124,7 @@ def test_metrics_without_any_range(tmp_path: Path) -> None:
 def test_metrics_without_names(tmp_path: Path) -> None:
     """An export that lacks TARGET_INFO_GPU_METRICS: nobody can tell what was sampled."""
     metrics = [{"timestamp": t, "typeId": TYPE, "metricId": 0, "value": 9} for t in (50, 60, 70)]
-    found = document(analyze(attribute(_load(tmp_path, [], GPU_METRICS=metrics))))
+    found = to_dict(analyze(attribute(_load(tmp_path, [], GPU_METRICS=metrics))))
     assert found["counters"]["samples"] == 3
     assert all(
         row["counters"] is None or row["counters"]["bound"] is None for row in found["ranges"]
@@ -137,7 +137,7 @@ def test_their_averages_need_no_unit(tmp_path: Path) -> None:
                 DRAM_Write_Throughput="2", GPC_Clock_Frequency=1_500_000_000)
         for t in range(0, 1001, 100)
     ]  # fmt: skip
-    found = document(analyze(attribute(_load(tmp_path, events))))
+    found = to_dict(analyze(attribute(_load(tmp_path, events))))
     (row,) = (row for row in found["ranges"] if row["path"] == "step")
     assert row["counters"]["sm_active"] == pytest.approx(80)
     assert row["counters"]["bound"] == "tensor"

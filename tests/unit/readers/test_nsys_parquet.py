@@ -16,7 +16,7 @@ from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.errors import InputError
 from nvprobe.readers import Format, load, sniff
-from nvprobe.report.tables import to_json
+from nvprobe.report.document import to_json
 from tests.unit.readers.same import differences
 
 

@@ -16,7 +16,7 @@ from nvprobe.attribution import attribute
 from nvprobe.readers.memory_snapshot import load_memory_snapshot
 from nvprobe.report.console.advice import findings, memory_peak
 from nvprobe.report.console.view import TreeView
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 from nvprobe.trace import MemoryEvents
 from tests.unit.analysis.scenes import ALL_REDUCE, BF16_GEMM, Scene, analysis_of, loop
 
@@ -34,7 +34,7 @@ def shown(renderable: object) -> str:
 
 
 def test_findings_in_json_are_those_of_the_schema() -> None:
-    found = document(analysis_of(loop(body)))["findings"]
+    found = to_dict(analysis_of(loop(body)))["findings"]
     assert json.loads(json.dumps(found)) == found
     assert set(found[0]) == {
         "id", "title", "severity", "path", "sources", "source_roles", "evidence", "saves_ns", "try",
@@ -43,7 +43,7 @@ def test_findings_in_json_are_those_of_the_schema() -> None:
 
 
 def test_kernels_tell_class_family_and_fit() -> None:
-    rows = {row["name"]: row for row in document(analysis_of(loop(body)))["kernels"]}
+    rows = {row["name"]: row for row in to_dict(analysis_of(loop(body)))["kernels"]}
     gemm, reduce = rows[BF16_GEMM], rows[ALL_REDUCE]
     assert (gemm["class"], gemm["family"]) == ("compute", "gemm")
     assert (gemm["precision"], gemm["tensor_cores"]) == ("bf16", True)
@@ -52,7 +52,7 @@ def test_kernels_tell_class_family_and_fit() -> None:
 
 
 def test_what_was_not_recorded_is_null() -> None:
-    found = document(analysis_of(loop(body)))
+    found = to_dict(analysis_of(loop(body)))
     assert found["memory"] is None
     assert found["counters"] is None
     assert {row["work"] for row in found["ranges"]} == {None}
@@ -62,7 +62,7 @@ def test_memory_is_told_by_device_step_and_path() -> None:
     scene = loop(body)
     zero = np.zeros(1, np.int64)
     events = MemoryEvents(zero, zero, zero + 2000, zero, zero, zero + 64, zero + 64, zero - 1)
-    memory = document(analysis_of(scene, memory=events))["memory"]
+    memory = to_dict(analysis_of(scene, memory=events))["memory"]
     assert memory["from_zero"] is True
     assert memory["devices"][0]["peak_bytes"] == 64
     assert memory["devices"][0]["peak_reserved_bytes"] is None
@@ -85,7 +85,7 @@ def snapshot(tmp_path: Path) -> Path:
 def test_a_snapshot_stands_beside_the_capture(snapshot: Path) -> None:
     attribution = attribute(loop(body).trace())
     analysis = analyze(attribution, load_memory_snapshot(snapshot))
-    told = document(analysis)["memory"]["snapshot"]
+    told = to_dict(analysis)["memory"]["snapshot"]
     assert told["file"] == "snapshot.pickle"
     (device,) = told["devices"]
     assert device["peak_bytes"] == device["holders"][0]["passing_bytes"] == 2 << 30

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -21,9 +22,11 @@ from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, UsageError
 from nvprobe.readers import load
 from nvprobe.report.database import write_database
+from nvprobe.report.document import Document, document, encode
 from nvprobe.report.event_tables import TABLES, event_tables
-from nvprobe.report.result_tables import COLUMNS, LISTS, result_tables
-from tests.conftest import CORPUS, ROOT
+from nvprobe.report.result_tables import RESULTS, result_tables
+from nvprobe.report.schema import fields, flat
+from tests.conftest import CORPUS
 
 EXPORTS = sorted((CORPUS / "nsys").glob("*/*.sqlite"))
 
@@ -96,17 +99,6 @@ def test_every_column_is_described(database: sqlite3.Connection) -> None:
             assert (table, column) in about
 
 
-def test_the_schema_is_documented() -> None:
-    """docs/tables.md holds a line for every table and column there is."""
-    text = (ROOT / "docs/tables.md").read_text("utf-8")
-    for table, fields in TABLES.items():
-        section = text.split(f"\n## {table}\n")[1].split("\n## ")[0]
-        for field in fields:
-            assert f"| `{field.name}` | {field.about} |" in section, (table, field.name)
-    for name, about in LISTS.items():
-        assert f"| `{name}` | {about} |" in text
-
-
 def _run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["export", *arguments], obj=Settings())
 
@@ -116,7 +108,12 @@ def test_folders_hold_every_table(corpus: Path, tmp_path: Path, kind: str, eager
     out = tmp_path / "tables"
     result = _run(str(corpus / "nsys/h200/eager.sqlite"), "--to", kind, "-o", str(out))
     assert result.exit_code == 0, result.output
-    expected = {*event_tables(eager.attribution), *result_tables(eager)}
+    found = {name: table for name, table in result_tables(eager).items() if len(table)}
+    if kind == "csv":
+        parts = [flat(name, table) for name, table in found.items()]
+        found = {name: table for part in parts for name, table in part.items()}
+        assert "findings_evidence" in found
+    expected = {*event_tables(eager.attribution), *found}
     assert {file.stem for file in out.iterdir()} == expected
     assert {file.suffix for file in out.iterdir()} == {f".{kind}"}
     read = pd.read_csv if kind == "csv" else pd.read_parquet
@@ -128,7 +125,7 @@ def test_folders_hold_every_table(corpus: Path, tmp_path: Path, kind: str, eager
 def test_json_is_the_analysis_document(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     assert _run(str(corpus / "cases/n01.sqlite"), "--to", "json", "-o", str(out)).exit_code == 0
-    assert json.loads(out.read_text())["schema"] == "nvprobe.analysis/1"
+    assert json.loads(out.read_text())["schema"] == "nvprobe.analysis/2"
 
 
 def test_filters_choose_what_is_written(corpus: Path, tmp_path: Path) -> None:
@@ -157,7 +154,10 @@ def test_nothing_is_replaced_silently(corpus: Path, tmp_path: Path) -> None:
 def test_every_capture_can_be_written(path: Path, tmp_path: Path) -> None:
     analysis = analyze(attribute(load(path)))
     for name, table in result_tables(analysis).items():
-        assert name == "paths" or tuple(table.column_names) == COLUMNS[name]
+        columns = [(field.name, field.type) for field in fields(RESULTS[name].row)]
+        assert [(field.name, field.type) for field in table.schema] == columns
+    found = document(analysis)
+    assert msgspec.json.decode(encode(found), type=Document) == found  # every field as declared
     write_database(analysis, tmp_path / "out.sqlite")
     with sqlite3.connect(tmp_path / "out.sqlite") as connection:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -11,7 +11,7 @@ from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
 from nvprobe.readers import load
-from nvprobe.report.tables import document
+from nvprobe.report.document import to_dict
 
 
 def test_the_machines_other_processes_are_left_out(tmp_path: Path) -> None:
@@ -24,6 +24,6 @@ def test_the_machines_other_processes_are_left_out(tmp_path: Path) -> None:
         for number, name in ((1, "kworker/0:1"), (2, "/usr/bin/mail"), (3, None)):
             row = (own + (number << 24), pid + number, name)
             export.execute("INSERT INTO PROCESSES (globalPid, pid, name) VALUES (?, ?, ?)", row)
-    processes = document(analyze(attribute(load(report))))["processes"]
+    processes = to_dict(analyze(attribute(load(report))))["processes"]
     assert [(one["pid"], one["name"]) for one in processes] == [(pid, "python3")]
     assert processes[0]["initiating_thread"] is not None

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import nvprobe
+from nvprobe.api import _Frame
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,11 @@ def test_frames_hold_exact_integers(results) -> None:
 
 
 def test_every_property_is_a_frame(results) -> None:
-    for name in ("ranges", "kernels", "operators", "modules", "steps", "syncs", "idle", "findings",
-                 "ledger", "missing"):  # fmt: skip
+    names = [name for name, value in vars(nvprobe.Results).items() if hasattr(value, "__get__")]
+    frames = [name for name in names if isinstance(vars(nvprobe.Results)[name], _Frame)]
+    assert {"kernels", "host", "overlap", "memory", "counters", "spans", "devices", "idle_by_line"}\
+        <= set(frames)  # fmt: skip
+    for name in ("ranges", *frames):
         assert isinstance(getattr(results, name), pd.DataFrame)
 
 
@@ -66,11 +70,11 @@ def test_a_notebook_cell_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_mistakes_are_told(results, corpus: Path) -> None:
+def test_mistakes_are_reported(results, corpus: Path) -> None:
     trace = results.analysis.attribution.trace
-    with pytest.raises(nvprobe.UsageError, match="no table 'x'"):
+    with pytest.raises(nvprobe.UsageError, match="'x' is not a table of results; there are paths"):
         results.table("x")
-    with pytest.raises(nvprobe.UsageError, match="no events 'x'"):
+    with pytest.raises(nvprobe.UsageError, match="'x' is not a table of events"):
         results.events("x")
     with pytest.raises(nvprobe.UsageError, match="one Trace, or files"):
         nvprobe.analyze(trace, corpus / "nsys/h200/eager.sqlite")

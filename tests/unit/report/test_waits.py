@@ -12,7 +12,7 @@ from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution import attribute
 from nvprobe.report.console import TreeView, console_for, print_report
-from nvprobe.report.tables import document, to_json
+from nvprobe.report.document import to_dict, to_json
 from nvprobe.trace import Trace
 from tests.random_waits import wait_traces
 
@@ -72,7 +72,7 @@ def test_the_report_breaks_idle_time_down(demo: Analysis, by: str) -> None:
 
 
 def test_ranges_and_steps_carry_their_waits(demo: Analysis) -> None:
-    shown = document(demo)
+    shown = to_dict(demo)
     ranges = {row["path"]: row for row in shown["ranges"]}
     inside = sum(row["ns"] for row in shown["idle"]["by_path"] if row["path"])
     assert ranges["step"]["idle_ns"] == inside

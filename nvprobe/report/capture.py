@@ -1,0 +1,190 @@
+"""What was captured: sources, processes, devices, the profiler's own cost, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import numpy as np
+
+from nvprobe.analysis.missing import not_computed
+from nvprobe.analysis.result import Analysis
+from nvprobe.report.schema import Row, is_, ns, pair, rows
+from nvprobe.trace import Column, Trace
+
+__all__ = [
+    "Clock", "DeviceTotals", "Missing", "Process", "Profiler", "Source", "Window",
+    "clock", "devices", "missing", "processes", "profiler", "sources",
+]  # fmt: skip
+
+
+class Source(Row, frozen=True):
+    """A file that was read."""
+
+    kind: Annotated[str, is_("format: `nsys-sqlite`, `torch-trace`, …")]
+    file: Annotated[str, is_("name of the file, without its folder")]
+    product_version: Annotated[str | None, is_("version of the profiler that recorded it")]
+    lost_events: Annotated[int | None, is_("events that the profiler says it dropped")]
+    notes: Annotated[dict[str, str], is_("further facts that the file states")]
+
+
+class Process(Row, frozen=True):
+    """A process that recorded something."""
+
+    id: Annotated[int, is_("number that other tables use")]
+    pid: Annotated[int, is_("operating system process id")]
+    name: Annotated[str | None, is_("name of the program")]
+    rank: Annotated[int | None, is_("rank in a distributed job")]
+    initiating_thread: Annotated[int | None, is_("thread id of the thread that runs the steps")]
+
+
+class Window(Row, frozen=True):
+    """Begin and end of the capture."""
+
+    start_ns: Annotated[int, ns("begin")]
+    end_ns: Annotated[int, ns("end")]
+
+
+class Clock(Row, frozen=True):
+    """How the clocks of several sources relate."""
+
+    kind: Annotated[str, is_("how the clocks were aligned")]
+    offset_ns: Annotated[
+        tuple[int, int] | None,
+        pair("offset_low_ns", "offset_high_ns", "bounds of the offset between them", "ns"),
+    ]
+    matched_share: Annotated[float | None, is_("share of GPU ops found in both sources")]
+
+
+class Records(Row, frozen=True):
+    """What the profiler recorded in a step on average."""
+
+    calls: Annotated[float, is_("CUDA calls that launch nothing")]
+    launches: Annotated[float, is_("launch calls")]
+    ranges: Annotated[float, is_("NVTX ranges")]
+    modules: Annotated[float, is_("ranges of instrumented modules")]
+    marks: Annotated[float, is_("marks of implicit synchronizations")]
+    operators: Annotated[float, is_("operators of torch.profiler")]
+    graph_nodes: Annotated[float, is_("CUDA graph nodes traced one by one")]
+
+
+class RecordCosts(Row, frozen=True):
+    """What recording one of each costs; on the host, but graph nodes on the GPU."""
+
+    source: Annotated[str, is_("`measured` on the capture's machine, or `default`")]
+    call_ns: Annotated[float, ns("a CUDA call that launches nothing")]
+    launch_ns: Annotated[float, ns("a launch call with its kernel")]
+    range_ns: Annotated[float, ns("an NVTX range")]
+    module_ns: Annotated[float, ns("a call of an instrumented module, its range included")]
+    mark_ns: Annotated[float, ns("an implicit synchronization whose line is found")]
+    graph_node_ns: Annotated[float, ns("a CUDA graph node traced by node")]
+    operator_ns: Annotated[float, ns("an operator that torch.profiler records")]
+
+
+class Profiler(Row, frozen=True):
+    """What profiling costs a step (docs/cost.md#what-the-profiler-costs)."""
+
+    backend: Annotated[str, is_("who recorded the GPU: `nsys` or `torch`")]
+    source: Annotated[str, is_("`measured` or `estimated`")]
+    profiled_step_ns: Annotated[int, ns("a step with the profiler, elapsed")]
+    unprofiled_step_ns: Annotated[int, ns("a step without it")]
+    unprofiled_bounds_ns: Annotated[
+        tuple[int, int],
+        pair("unprofiled_low_ns", "unprofiled_high_ns", "bounds of a step without it", "ns"),
+    ]
+    idle_ns: Annotated[int | None, ns("idle time of the profiled step; null over several GPUs")]
+    profiler_idle_ns: Annotated[int | None, ns("how much of `idle_ns` the profiler causes")]
+    records: Annotated[Records, is_("records of a step by kind")]
+    costs: Annotated[RecordCosts, is_("cost of a record by kind")]
+
+
+class DeviceTotals(Row, frozen=True):
+    """A GPU between its first and last op."""
+
+    device: Annotated[int | None, is_("physical number of the GPU")]
+    name: Annotated[str | None, is_("model")]
+    ops: Annotated[int, is_("GPU ops")]
+    busy_ns: Annotated[int, ns("time in which it runs at least one op")]
+    idle_ns: Annotated[int, ns("time in which it runs none")]
+    window_ns: Annotated[int, ns("from its first op's begin to its last op's end")]
+
+
+class Missing(Row, frozen=True):
+    """Something that the capture cannot say."""
+
+    what: Annotated[str, is_("what is absent")]
+    why: Annotated[str, is_("why")]
+    how: Annotated[str, is_("how to record it")]
+
+
+def sources(trace: Trace) -> list[Source]:
+    """The files of a trace."""
+    names = Source.__struct_fields__
+    return [Source(*(getattr(source, name) for name in names)) for source in trace.sources]
+
+
+def processes(analysis: Analysis) -> list[Process]:
+    """Those that recorded something: nsys lists whatever else ran on the machine, too."""
+    trace, initiating = analysis.attribution.trace, analysis.attribution.initiating
+    table, tid = trace.processes, trace.threads.tid
+    found = _recorded(trace)
+    return rows(
+        Process,
+        id=found.tolist(),
+        pid=table.pid[found].tolist(),
+        name=trace.texts(table.name[found]),
+        rank=[rank if rank >= 0 else None for rank in table.rank[found].tolist()],
+        initiating_thread=[int(tid[t]) if t >= 0 else None for t in initiating[found].tolist()],
+    )
+
+
+def _recorded(trace: Trace) -> Column:
+    """Rows of the processes that any event is of."""
+    found = np.zeros(len(trace.processes), bool)
+    for field in dataclasses.fields(trace):
+        process = getattr(getattr(trace, field.name), "process", None)
+        if field.name != "threads" and isinstance(process, np.ndarray):
+            found[process[process >= 0]] = True
+    return np.flatnonzero(found)
+
+
+def clock(trace: Trace) -> Clock:
+    """How the clocks of the sources relate."""
+    return Clock(trace.clock.kind, trace.clock.offset_ns, trace.clock.matched_share)
+
+
+def profiler(analysis: Analysis) -> Profiler | None:
+    """A step with and without the profiler; null without steps."""
+    cost = analysis.profiler
+    if cost is None:
+        return None
+    return Profiler(
+        backend=cost.backend,
+        source=cost.source,
+        profiled_step_ns=cost.profiled_ns,
+        unprofiled_step_ns=cost.unprofiled_ns,
+        unprofiled_bounds_ns=cost.bounds_ns,
+        idle_ns=cost.idle_ns,
+        profiler_idle_ns=cost.profiler_idle_ns,
+        records=Records(**dataclasses.asdict(cost.records)),
+        costs=RecordCosts(**dataclasses.asdict(cost.costs)),
+    )
+
+
+def devices(analysis: Analysis) -> list[DeviceTotals]:
+    """The GPUs that ran something."""
+    table, known = analysis.devices, analysis.attribution.trace.devices
+    inside = [row if 0 <= row < len(known) else None for row in table.device.tolist()]
+    names = analysis.attribution.trace.texts(known.name)
+    return rows(
+        DeviceTotals,
+        table,
+        device=[None if row is None else int(known.id[row]) for row in inside],
+        name=[None if row is None else names[row] for row in inside],
+    )
+
+
+def missing(analysis: Analysis) -> list[Missing]:
+    """What is absent from the capture, and what was not computed."""
+    entries = (*analysis.missing, *not_computed(analysis))
+    return [Missing(entry.what, entry.why, entry.how) for entry in entries]

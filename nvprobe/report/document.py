@@ -1,0 +1,169 @@
+"""The analysis document, schema ``nvprobe.analysis/2``: structs, their JSON and its JSON Schema.
+
+Times are integer nanoseconds; what cannot be known is null, never 0; within ``/2`` fields are only
+added. docs/json.md and docs/analysis.schema.json are written from the structs by ``scripts/docs``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from nvprobe.analysis.result import Analysis
+from nvprobe.report import capture, kernels, memory, paths, waits
+from nvprobe.report.capture import DeviceTotals, Missing, Process, Profiler, Source, Window
+from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
+from nvprobe.report.memory import Memory
+from nvprobe.report.paths import Module, Operator, Range, SpanTotals, Step, StepSpread
+from nvprobe.report.schema import Row, is_, pair
+from nvprobe.report.waits import Collective, Host, Overlap, Sync
+from nvprobe.version import __version__
+
+__all__ = [
+    "SCHEMA",
+    "Document",
+    "Finding",
+    "document",
+    "encode",
+    "json_schema",
+    "plain",
+    "to_dict",
+    "to_json",
+]
+
+SCHEMA: Literal["nvprobe.analysis/2"] = "nvprobe.analysis/2"
+
+
+class Finding(Row, frozen=True):
+    """A cause of lost time, by what it would save."""
+
+    id: Annotated[str, is_("name of the pattern (docs/findings.md)")]
+    title: Annotated[str, is_("the finding in a line")]
+    severity: Annotated[str, is_("`high`, `medium`, `low` or `info`")]
+    path: Annotated[str | None, is_("path it is about; null for the whole program")]
+    sources: Annotated[list[str], is_("lines of the program")]
+    source_roles: Annotated[list[str], is_("what each of `sources` is")]
+    evidence: Annotated[dict[str, int | float | str | None], is_("recorded facts that it rests on")]
+    saves_ns: Annotated[
+        tuple[int, int],
+        pair("saves_low_ns", "saves_high_ns", "how much shorter the window would be", "ns"),
+    ]
+    try_: Annotated[list[str], is_("what to try, the likeliest first")] = msgspec.field(name="try")
+
+
+class Document(Row, frozen=True):
+    """Everything that an analysis found."""
+
+    schema: Annotated[Literal["nvprobe.analysis/2"], is_("name and version of this schema")]
+    nvprobe: Annotated[str, is_("version of nvprobe")]
+    verdict: Annotated[str, is_("the report's first line")]
+    sources: Annotated[list[Source], is_("files that were read")]
+    processes: Annotated[list[Process], is_("processes that recorded something")]
+    window: Annotated[capture.Window, is_("begin and end of the capture")]
+    clock: Annotated[capture.Clock, is_("how the clocks of several sources relate")]
+    profiler: Annotated[Profiler | None, is_("cost of profiling; null without steps")]
+    warnings: Annotated[list[str], is_("what to distrust, one sentence each")]
+    devices: Annotated[list[DeviceTotals], is_("GPUs")]
+    ledger: Annotated[paths.Ledger, is_("every op once")]
+    ranges: Annotated[list[Range], is_("the tree as a list, parents before children")]
+    modules: Annotated[list[Module] | None, is_("modules, most GPU time first")]
+    spans: Annotated[list[SpanTotals], is_("start/end ranges by name")]
+    kernels: Annotated[list[Kernel], is_("kernels, sorted by `gpu_ns - suspect_ns`")]
+    copies: Annotated[list[Copy], is_("copies and sets by kind")]
+    operators: Annotated[list[Operator] | None, is_("PyTorch operators")]
+    steps: Annotated[list[Step], is_("steps in the order of time")]
+    step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
+    syncs: Annotated[list[Sync] | None, is_("synchronizing calls by call site")]
+    idle: Annotated[waits.Idle, is_("why the GPU waits")]
+    overlap: Annotated[Overlap | None, is_("what ran at the same time")]
+    collectives: Annotated[list[Collective] | None, is_("communication")]
+    host: Annotated[list[Host] | None, is_("host time between launches")]
+    memory: Annotated[Memory | None, is_("memory; null where nothing was recorded")]
+    counters: Annotated[Counters | None, is_("samples of GPU counters")]
+    compiled_graphs: Annotated[list[CompiledGraph] | None, is_("compiled graphs")]
+    findings: Annotated[list[Finding] | None, is_("what costs time, and what to try")]
+    missing: Annotated[list[Missing], is_("what the capture cannot say")]
+
+
+def document(analysis: Analysis) -> Document:
+    """The whole document."""
+    trace = analysis.attribution.trace
+    return Document(
+        schema=SCHEMA,
+        nvprobe=__version__,
+        verdict=analysis.verdict,
+        sources=capture.sources(trace),
+        processes=capture.processes(analysis),
+        window=Window(trace.start_ns, trace.end_ns),
+        clock=capture.clock(trace),
+        profiler=capture.profiler(analysis),
+        warnings=list(analysis.warnings),
+        devices=capture.devices(analysis),
+        ledger=paths.ledger(analysis),
+        ranges=paths.ranges(analysis),
+        modules=paths.modules(analysis),
+        spans=paths.spans(analysis),
+        kernels=kernels.kernels(analysis),
+        copies=kernels.copies(analysis),
+        operators=paths.operators(analysis),
+        steps=paths.steps(analysis),
+        step_spread=paths.step_spread(analysis),
+        syncs=waits.syncs(analysis),
+        idle=waits.idle(analysis),
+        overlap=waits.overlap(analysis),
+        collectives=waits.collectives(analysis),
+        host=waits.host(analysis),
+        memory=memory.memory(analysis),
+        counters=kernels.counters(analysis),
+        compiled_graphs=kernels.compiled_graphs(analysis),
+        findings=_findings(analysis),
+        missing=capture.missing(analysis),
+    )
+
+
+def to_dict(analysis: Analysis) -> dict[str, Any]:
+    """The document as plain dictionaries and lists."""
+    return plain(document(analysis))
+
+
+def plain(found: Document) -> dict[str, Any]:
+    """A document as plain dictionaries and lists."""
+    out: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+    return out
+
+
+def to_json(analysis: Analysis) -> str:
+    """The document as indented JSON text."""
+    return encode(document(analysis))
+
+
+def encode(found: Document) -> str:
+    """A document as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the document, with units."""
+    return msgspec.json.schema(Document)
+
+
+def _findings(analysis: Analysis) -> list[Finding] | None:
+    """Findings in their order; null where they were not computed."""
+    if analysis.findings is None:
+        return None
+    path = analysis.attribution.paths.text
+    return [
+        Finding(
+            id=one.id,
+            title=one.title,
+            severity=one.severity,
+            path=path(one.path) if one.path >= 0 else None,
+            sources=list(one.sources),
+            source_roles=list(one.roles),
+            evidence=dict(one.evidence),
+            saves_ns=one.saves_ns,
+            try_=list(one.advice),
+        )
+        for one in analysis.findings
+    ]
