@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from nvprobe import limits
+from nvprobe.errors import InputError
 from nvprobe.trace import Column, Trace
 
 if TYPE_CHECKING:
@@ -94,8 +96,15 @@ class PathTable:
         """The text of every path, in row order."""
         own = [text.replace("/", "\\/") for text in self.names.to_pylist()]
         out: list[str] = []
+        left = limits.path_bytes()
         for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
             out.append(own[name] if parent < 0 else f"{out[parent]}/{own[name]}")
+            left -= len(out[-1])
+            if left < 0:
+                raise InputError(
+                    f"the paths of nested ranges take more than {limits.path_bytes() >> 20:,} MiB; "
+                    f"{limits.HOW_TO_RAISE}"
+                )
         return out
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from nvprobe import limits
 from nvprobe.attribution.model import PathTable
+from nvprobe.errors import InputError
 from nvprobe.trace import Column
 
 __all__ = ["NO_PATH", "PathTrie"]
@@ -104,6 +106,10 @@ class PathTrie:
         self.parent = np.append(self.parent, parent.astype(np.int32))
         self.name = np.append(self.name, name.astype(np.int32))
         self.depth = np.append(self.depth, (above + 1).astype(np.int32))
+        if self.depth.max(initial=0) > limits.nesting():
+            raise InputError(
+                f"ranges are nested more than {limits.nesting():,} deep; {limits.HOW_TO_RAISE}"
+            )
         self.kind = np.append(self.kind, kind.astype(np.int8))
         self.domain = np.append(self.domain, domain.astype(np.int32))
         key = (parent.astype(np.int64) + 1) << 32 | name.astype(np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nvprobe.errors import InputError, UsageError
 __all__ = ["deliver", "in_words", "not_written", "spare_inputs", "write_file"]
 
 _LONGEST_PATH = 4096
+_MOST_AT_ONCE = 2**24
 
 
 def deliver(settings: Settings, text: str, next_command: str | None = None) -> None:
@@ -23,11 +25,28 @@ def deliver(settings: Settings, text: str, next_command: str | None = None) -> N
     JSON is UTF-8 whatever the terminal takes.
     """
     if settings.output is None:
-        click.echo(text.encode() if settings.as_json else text, nl=not text.endswith("\n"))
+        ended = text if text.endswith("\n") else f"{text}\n"
+        if settings.as_json:
+            _print_whole(ended.encode())
+        else:
+            click.echo(ended, nl=False)
         return
     write_file(settings, settings.output, lambda path: _write_text(path, text))
     if next_command:
         settings.note(f"next: {next_command}")
+
+
+def _print_whole(data: bytes) -> None:
+    """Write all of it, or raise the error of the system.
+
+    One call writes 2 GiB at most where nothing buffers stdout (``python -u``), and says so quietly.
+    """
+    sys.stdout.flush()
+    stdout = sys.stdout.buffer
+    left = memoryview(data)
+    while left:
+        left = left[stdout.write(left[:_MOST_AT_ONCE]) or 0 :]
+    stdout.flush()
 
 
 def in_words(path: Path | str) -> str:

@@ -117,9 +117,27 @@ stacks_option = click.option(
 """What ``nvprobe.load`` takes by the same name."""
 
 
+def _raise_limits(ctx: click.Context, _: click.Parameter, factor: float) -> None:
+    """For as long as the command runs."""
+    from nvprobe.limits import raised
+
+    ctx.with_resource(raised(factor))
+
+
+_limits_option = click.option(
+    "--raise-limits",
+    type=click.FloatRange(1),
+    default=1.0,
+    metavar="FACTOR",
+    expose_value=False,
+    callback=_raise_limits,
+    help="Let an input ask for FACTOR times more than its size allows (docs/security.md).",
+)
+
+
 def filter_options(function: F) -> F:
-    """``--process`` to ``--time``; the command passes them to :func:`selection_of`."""
-    for option in reversed(_OPTIONS):
+    """``--process`` to ``--time``, for :func:`selection_of`, and ``--raise-limits``."""
+    for option in reversed((*_OPTIONS, _limits_option)):
         function = option(function)
     return function
 

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from nvprobe.errors import InputError
+from nvprobe.limits import HOW_TO_RAISE
 
-__all__ = ["EXPORT_AGAIN", "base_name", "counted", "printable", "shown", "unusable"]
+__all__ = ["EXPORT_AGAIN", "base_name", "counted", "printable", "shown", "too_much", "unusable"]
 
 EXPORT_AGAIN = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
@@ -41,6 +42,11 @@ def shown(path: str | os.PathLike[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 broken event``, ``1,204 broken events``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def too_much(path: str | os.PathLike[str], fault: str) -> InputError:
+    """The error for a file that asks for more than its size allows (`nvprobe.limits`)."""
+    return unusable(path, fault, HOW_TO_RAISE)
 
 
 def unusable(path: str | os.PathLike[str], fault: str, remedy: str) -> InputError:

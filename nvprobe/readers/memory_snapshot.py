@@ -9,17 +9,20 @@ Unknown keys are ignored and known ones may be missing: the format has grown wit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from nvprobe.readers.faults import printable, unusable
+from nvprobe import limits
+from nvprobe.readers.faults import printable, too_much, unusable
 from nvprobe.trace import Column, Table, column
 
 __all__ = ["MemorySnapshot", "SnapshotBlocks", "SnapshotEvents", "load_memory_snapshot"]
@@ -27,6 +30,8 @@ __all__ = ["MemorySnapshot", "SnapshotBlocks", "SnapshotEvents", "load_memory_sn
 NO_LINE = 0
 """Row of ``MemorySnapshot.lines`` for memory whose origin was not recorded."""
 _MOST_DEVICES, _MOST_BYTES = 4096, 2**50
+_SPARE_BYTES = 2**30
+"""What other threads may ask for meanwhile."""
 _LIBRARIES = ("site-packages/", "dist-packages/", "/torch/", "<frozen", "lib/python")
 
 
@@ -100,15 +105,28 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemorySnapshot:
         )
     lines = _Lines()
     try:
+        _check(path, raw)
         return _snapshot(Path(path).name, raw, lines)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
         fault = f"it is a damaged torch memory snapshot ({printable(str(error))})"
         raise unusable(path, fault, "write it anew") from error
 
 
+def _check(path: str | os.PathLike[str], raw: Mapping[str, Any]) -> None:
+    """InputError where lists that name one thing often hold more rows than the file has bytes."""
+    most = limits.rows(Path(path).stat().st_size, 1)
+    count = len(raw["segments"]) + sum(map(len, raw.get("device_traces") or ()))
+    for segment in raw["segments"]:
+        count += len(segment.get("blocks", ()))
+        if count > most:
+            break
+    if count > most:
+        raise too_much(path, f"more than {most:,} blocks and events")
+
+
 def _unpickled(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, _memory_bounded(path.stat().st_size):
             return _PlainUnpickler(file).load()
     except OSError as error:
         fault = error.strerror or "it cannot be read"
@@ -121,6 +139,27 @@ def _unpickled(path: Path) -> Any:
         raise unusable(
             path, fault, "nothing in it was executed; write the snapshot anew"
         ) from error
+
+
+@contextlib.contextmanager
+def _memory_bounded(size: int) -> Iterator[None]:
+    """Bound this process while it unpickles: five bytes can ask for tables of 34 GB."""
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _mapped_bytes() + limits.unpacked(size) + _SPARE_BYTES
+    bounds = [bound for bound in (before, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([most, *bounds]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))
+
+
+def _mapped_bytes() -> int:
+    """Address space in use, where Linux says so; else a lot, and there is no bound."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        return pages * resource.getpagesize()
+    return 2**60
 
 
 class _Lines:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.faults import base_name, printable, shown, unusable
+from nvprobe import limits
+from nvprobe.readers.faults import base_name, printable, shown, too_much, unusable
 from nvprobe.readers.nsys import assemble
 from nvprobe.readers.schema import COLUMNS, is_text, table_named
 from nvprobe.readers.tables import Rows, declared_type, texts_of, valid_texts
@@ -19,6 +20,7 @@ __all__ = ["FolderTables", "load_nsys_parquet"]
 
 _SUFFIXES = (".parquet", ".arrow")
 _FEW = 1000
+_ROWS_PER_BYTE = 50
 _REMEDY = "export the report again: nsys export --type parquetdir REPORT.nsys-rep"
 
 
@@ -48,7 +50,8 @@ class FolderTables:
         file = self._files[table]
         try:
             read = _read(file, COLUMNS[table].split())
-            return Rows(_declared(table, read))
+            _check(file, read.num_rows, 0)
+            return Rows(_declared(table, read, file))
         except (pa.ArrowException, OSError) as error:
             fault = f"its {shown(file)} cannot be read ({printable(str(error))})"
             raise unusable(self._folder, fault, _REMEDY) from error
@@ -68,24 +71,57 @@ def _read(file: Path, wanted: list[str]) -> pa.Table:
     if file.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(file, memory_map=True) as source:
-            has = set(source.schema_arrow.names)
-            return source.read(columns=[column for column in wanted if column in has])
+        schema = pq.read_schema(file, memory_map=True)
+        kept = [column for column in wanted if column in schema.names]
+        texts = [column for column in kept if pa.types.is_string(schema.field(column).type)]
+        # Texts stay in the dictionary they are stored as until their length is known.
+        with pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as source:
+            facts = source.metadata
+            groups = map(facts.row_group, range(facts.num_row_groups))
+            _check(file, facts.num_rows, sum(group.total_byte_size for group in groups))
+            return source.read(columns=kept)
     with pa.memory_map(str(file)) as mapped:
         try:
-            table = pa.ipc.open_file(mapped).read_all()
+            reader = pa.ipc.open_file(mapped)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
         except pa.ArrowInvalid:
             mapped.seek(0)
-            table = pa.ipc.open_stream(mapped).read_all()
-    return table.select([column for column in wanted if column in table.column_names])
+            reader = pa.ipc.open_stream(mapped)
+            batches = iter(reader)
+        kept = [column for column in wanted if column in reader.schema.names]
+        parts, rows, size = [], 0, 0
+        for batch in batches:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            _check(file, rows, size)
+            parts.append(batch.select(kept))
+    schema = pa.schema([reader.schema.field(column) for column in kept])
+    return pa.Table.from_batches(parts, schema)
 
 
-def _declared(table: str, read: pa.Table) -> pa.Table:
+def _check(file: Path, rows: int, size: int) -> None:
+    """InputError where a table is out of proportion to its file."""
+    packed = file.stat().st_size
+    if rows > limits.rows(packed, _ROWS_PER_BYTE) or size > limits.unpacked(packed):
+        raise too_much(file, f"{rows:,} rows of {size >> 20:,} MiB in a file of {packed:,} bytes")
+
+
+def _declared(table: str, read: pa.Table, file: Path) -> pa.Table:
     """Every column in its declared type; unsigned numbers wrap, as they do in SQLite."""
     out = {}
     for name in read.column_names:
         values, kind = read.column(name), declared_type(table, name)
+        if pa.types.is_dictionary(values.type):
+            _check(file, len(values), _decoded_bytes(values))
         if values.type != kind:
             values = pc.cast(values, kind, safe=False)
         out[name] = valid_texts(values) if is_text(table, name) else values
     return pa.table(out) if out else read
+
+
+def _decoded_bytes(values: pa.ChunkedArray) -> int:
+    """Bytes of a dictionary-encoded column of texts once every row has its own."""
+    total = 0
+    for chunk in values.chunks:
+        lengths = pc.binary_length(chunk.dictionary)
+        total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+    return total

@@ -3,6 +3,9 @@
 The file is opened immutable: no lock is taken, nothing is written and no ``-wal`` or ``-shm``
 appears beside it. A database with unfinished transactions beside it (``-wal``, ``-journal``) is
 read from a private copy, where SQLite may finish or undo them.
+
+Only real tables are read, and never more rows than the file has room for: a view or a virtual table
+is computed, and pages that name one another make a table without end.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import adbc_driver_manager
 import adbc_driver_sqlite
 import pyarrow as pa
 
-from nvprobe.readers.faults import EXPORT_AGAIN, base_name, printable, unusable
+from nvprobe import limits
+from nvprobe.readers.faults import EXPORT_AGAIN, base_name, printable, too_much, unusable
 from nvprobe.readers.nsys import assemble
 from nvprobe.readers.schema import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
 from nvprobe.readers.tables import Rows, declared_type, texts_of, valid_texts
@@ -37,6 +41,9 @@ _MOST_STRETCHES = 1000
 """More of them only come from row ids with gaps: read such a table in one go."""
 _FEW = 1000
 """Up to so many strings are looked up by id; more are cheaper to read whole."""
+_LONGEST_DEFAULT = 1000
+"""A longer default value, which every row that lacks the column has, is not read."""
+_ROWS_PER_BYTE = 0.25
 _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
 
@@ -56,7 +63,7 @@ def opened(path: Path) -> Iterator[SqliteTables]:
     with contextlib.ExitStack() as stack:
         try:
             readable = stack.enter_context(_settled(path))
-            tables = SqliteTables(readable)
+            tables = SqliteTables(readable, path)
             stack.callback(tables.close)
             if not MARKERS & tables.columns.keys():
                 raise unusable(path, "is an SQLite database, but not one of nsys", EXPORT_AGAIN)
@@ -105,8 +112,14 @@ def _is_pending(beside: Path) -> bool:
 class SqliteTables:
     """The tables of one SQLite export, read whole and one after the other."""
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path`` read-only; raises the errors of adbc or sqlite3."""
+    def __init__(self, path: Path, given: Path) -> None:
+        """Open ``path`` read-only; raises the errors of adbc or sqlite3.
+
+        ``given`` is the file as the user names it.
+        """
+        self._given = given
+        self._size = path.stat().st_size
+        self._most = limits.rows(self._size, _ROWS_PER_BYTE)
         self._uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         self._database = adbc_driver_sqlite.connect(self._uri)
         self._connection = adbc_driver_manager.AdbcConnection(self._database)
@@ -140,13 +153,19 @@ class SqliteTables:
 
     def _look(self) -> None:
         """Note the columns of the tables we know (others, with what ails them, are ignored)."""
-        present = self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        present = self._query(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 "
+            "AND sql LIKE 'CREATE TABLE%'"
+        )
         names = valid_texts(present.column(0)).to_pylist() if present.num_rows else []
         for table, declared in COLUMNS.items():
             name = table_named(table, names)
             if name is None:
                 continue
-            sql = f"SELECT name FROM pragma_table_info({_literal(name)})"  # noqa: S608
+            sql = (
+                f"SELECT name FROM pragma_table_info({_literal(name)}) "  # noqa: S608
+                f"WHERE ifnull(length(dflt_value), 0) <= {_LONGEST_DEFAULT}"
+            )
             has = set(self._query(sql).column(0).to_pylist())
             self._names[table] = name
             self.columns[table] = [column for column in declared.split() if column in has]
@@ -161,13 +180,30 @@ class SqliteTables:
         if not rare:
             return columns
         counts = ", ".join(f"count({_identifier(column)})" for column in rare)
-        found = self._query(f"SELECT {counts} FROM {_identifier(self._names[table])}")  # noqa: S608
+        names = ", ".join(map(_identifier, rare))
+        rows = f"SELECT {names} FROM {_identifier(self._names[table])} LIMIT {self._most}"  # noqa: S608
+        found = self._query(f"SELECT {counts} FROM ({rows})")  # noqa: S608
         empty = {name for name, n in zip(rare, found.columns, strict=True) if not n[0].as_py()}
         return [column for column in columns if column not in empty]
 
     def _all(self, table: str, columns: list[str]) -> Rows:
-        parts = [self._select(table, columns, span) for span in self._spans(table)]
+        parts: list[pa.Table] = []
+        for span in self._spans(table):
+            parts.append(self._select(table, columns, span))
+            self._check(table, sum(map(len, parts)), sum(part.nbytes for part in parts))
         return Rows(pa.concat_tables(parts) if len(parts) > 1 else parts[0])
+
+    def _check(self, table: str, rows: int, size: int) -> None:
+        """InputError where a table has more rows or bytes than the file has room for."""
+        if rows > self._most:
+            raise too_much(
+                self._given,
+                f"{table} has more than {self._most:,} rows, the file only {self._size:,} bytes",
+            )
+        if size > limits.unpacked(self._size):
+            raise too_much(
+                self._given, f"{table} takes {size >> 20:,} MiB, the file only {self._size:,} bytes"
+            )
 
     def _spans(self, table: str) -> list[str]:
         """Conditions that cut a very large table into stretches an Arrow array can hold."""
@@ -184,9 +220,9 @@ class SqliteTables:
 
     def _select(self, table: str, columns: list[str], where: str) -> pa.Table:
         """Columns of a table in their declared types; what does not fit them becomes NULL."""
-        source = f"FROM {_identifier(self._names[table])}{where}"
+        source = f"FROM {_identifier(self._names[table])}{where} LIMIT {self._most + 1}"
         if not columns:
-            return self._query(f"SELECT count(*) {source}").select([])
+            return self._query(f"SELECT count(*) FROM (SELECT 1 {source})").select([])  # noqa: S608
         plain = self._query(f"SELECT {', '.join(map(_identifier, columns))} {source}")
         unfit = {c for c in columns if plain.column(c).type != declared_type(table, c)}
         if any(plain.column(c).null_count < len(plain) for c in unfit):
@@ -217,9 +253,23 @@ class SqliteTables:
             database.text_factory = lambda raw: raw.decode("utf-8", "replace")
             cursor = database.execute(sql)
             names = [item[0] for item in cursor.description]
-            columns: list[Any] = list(zip(*cursor, strict=True)) or [()] * len(names)
+            rows = self._counted(cursor)
+            columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(names)
         arrays = [_array(values) for values in columns]
         return pa.table(arrays, names=names)
+
+    def _counted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+        """The rows of a cursor, as long as they are not more than the file has room for."""
+        most, size = limits.unpacked(self._size), 0
+        for row in cursor:
+            size += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+            if size > most:
+                raise too_much(
+                    self._given,
+                    f"a table takes more than {most >> 20:,} MiB, the file "
+                    f"only {self._size:,} bytes",
+                )
+            yield row
 
 
 def _array(values: tuple[Any, ...]) -> pa.Array:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nvprobe import limits
 from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
 
 __all__ = ["read_profiling_cost"]
@@ -22,8 +23,9 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
     """
     folder = capture if capture.is_dir() else capture.parent
     try:
-        run = json.loads((folder / "run.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        with (folder / "run.json").open("rb") as file:
+            run = json.loads(file.read(limits.record_bytes()))
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(run, dict) or run.get("schema") != _SCHEMA:
         return None

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from nvprobe import limits
 from nvprobe.errors import InputError
-from nvprobe.readers.faults import base_name, shown
+from nvprobe.readers.faults import base_name, shown, too_much
 
 __all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
 
@@ -55,10 +56,12 @@ def read_sidecar(path: str | Path) -> SidecarFile:
     broken = 0
     try:
         with path.open("rb") as file:
-            for line in file:
+            while line := file.readline(limits.record_bytes() + 1):
+                if len(line) > limits.record_bytes():
+                    raise too_much(path, f"a line of more than {len(line) >> 20:,} MiB")
                 try:
                     _take(decoder.decode(line), found)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     broken += bool(line.strip())
     except OSError as error:
         raise InputError(

@@ -17,9 +17,8 @@ __all__ = ["Salvage", "salvage"]
 
 _START = re.compile(r"(?:\A|[^:\s])\s*(?=" + EVENT_START.decode() + r")")
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_NAME = re.compile(
-    r'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:pid|tid|ts|cat|ph|args|id|dur|s|bp)"\s*:|\}))', re.S
-)
+_NAME_BEGIN = re.compile(r'"name"\s*:\s*"')
+_NAME_END = re.compile(r'"\s*(?:,\s*"(?:pid|tid|ts|cat|ph|args|id|dur|s|bp)"\s*:|\})')
 _BARE_QUOTE = re.compile(r'(?<!\\)"')
 _SEPARATOR = re.compile(r"[\s,\[\]}]*\Z")
 _DOCUMENT_KEY = re.compile(r'"(?:schemaVersion|traceEvents|deviceProperties)"\s*:')
@@ -106,7 +105,7 @@ def _read(text: str, start: int, limit: int, found: Salvage, *, last: bool, garb
 def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
     """Try the event with its texts mended."""
     backslashes = _LONE_BACKSLASH.sub(r"\\\\", body)
-    quotes = _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(r"\"", m[2]) + m[3], backslashes, count=1)
+    quotes = _with_quotes_escaped(backslashes)
     readings = (read(text) for read in (str, _without_no_numbers) for text in (backslashes, quotes))
     for candidate in readings:
         try:
@@ -122,6 +121,16 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
     else:
         found.lost += 1
     return limit
+
+
+def _with_quotes_escaped(body: str) -> str:
+    """The event with the quotes inside its name escaped."""
+    begin = _NAME_BEGIN.search(body)
+    end = _NAME_END.search(body, begin.end()) if begin else None
+    if begin is None or end is None:
+        return body
+    name = _BARE_QUOTE.sub(r"\"", body[begin.end() : end.start()])
+    return body[: begin.end()] + name + body[end.start() :]
 
 
 def _without_no_numbers(body: str) -> str:

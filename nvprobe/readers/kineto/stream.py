@@ -15,10 +15,15 @@ from pathlib import Path
 
 import msgspec
 
+from nvprobe import limits
+from nvprobe.readers.faults import too_much
+
 __all__ = ["EVENT_START", "EventStream", "inflate"]
 
 PIECE = 2 << 20
 """Bytes of text to hand on at a time; bounds the Python objects alive at once."""
+_OVERLAP = 1 << 16
+"""Bytes before a block in which an event may end that the block follows."""
 _TAIL_LIMIT = 64 << 20
 """What stands after the events is metadata; more than this is not kept."""
 
@@ -42,11 +47,21 @@ def inflate(path: Path, faults: list[str]) -> Iterator[bytes]:
                 yield block
             return
         member = zlib.decompressobj(wbits=31)
+        size = 0
         while packed := file.read(PIECE // 8):
+            most = limits.unpacked(file.tell())
             while packed:
                 before = member.copy()
                 try:
-                    yield member.decompress(packed, PIECE)
+                    text = member.decompress(packed, PIECE)
+                    size += len(text)
+                    if size > most:
+                        raise too_much(
+                            path,
+                            f"more than {most >> 20:,} MiB of text in its first "
+                            f"{(file.tell() >> 10) + 1:,} KiB",
+                        )
+                    yield text
                 except zlib.error:
                     faults.append("damaged")
                     yield _until_fault(before, packed)
@@ -91,13 +106,17 @@ class EventStream:
         for block in blocks:
             self.size += len(block)
             if self.ended:
-                self.tail = (self.tail + block)[:_TAIL_LIMIT]
+                if len(self.tail) < _TAIL_LIMIT:
+                    self.tail += block
                 continue
+            searched = max(len(carry) - _OVERLAP, 0) if len(carry) >= PIECE else 0
             carry += block
             if len(carry) < PIECE:
                 continue
-            cut = _last_cut(carry)
+            cut = _last_cut(carry, searched)
             if cut is None:
+                if len(carry) > limits.record_bytes():
+                    raise too_much(self.path, f"{len(carry) >> 20:,} MiB without an event's end")
                 continue
             yield carry[: cut[0]]
             carry = self._rest_of(carry, cut[1])
@@ -109,11 +128,11 @@ class EventStream:
         text = b""
         for block in blocks:
             self.size += len(block)
-            text += block
-            stripped = text.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if stripped[:1] == b"[":
-                return stripped[1:]
-            found = _EVENTS_KEY.search(text)
+            searched = max(len(text) - _OVERLAP, 0)
+            text += block if text else block.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if text[:1] == b"[":
+                return text[1:]
+            found = _EVENTS_KEY.search(text, searched)
             if found:
                 self.head = text[: found.end() - 1]
                 return text[found.end() :]
@@ -148,15 +167,18 @@ class EventStream:
             yield rest
 
 
-def _last_cut(text: bytes) -> tuple[int, int] | None:
-    """(end of the last whole event, begin of the next), looking at as little text as will do."""
-    window = 1 << 16
+def _last_cut(text: bytes, searched: int) -> tuple[int, int] | None:
+    """(end of the last whole event, begin of the next), looking at as little text as will do.
+
+    Up to ``searched`` there is none.
+    """
+    window = _OVERLAP
     while True:
-        begin = max(len(text) - window, 0)
+        begin = max(len(text) - window, searched)
         cuts = list(_BETWEEN.finditer(text, begin))
         if cuts:
             return cuts[-1].start() + 1, cuts[-1].end()
-        if begin == 0:
+        if begin == searched:
             return None
         window *= 8
 
