@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +136,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **given: Any) -> No
     """Run a program under nsys or torch.profiler, and analyse it.
 
     PROGRAM is a script, a command, or a launcher of ranks such as torchrun. Its arguments, input,
-    output, signals and exit code pass through untouched.
+    output, signals and exit code pass through untouched; with --json its stdout goes to stderr.
     It runs instrumented: steps, phases, modules and graphs become ranges.
     """
     from nvprobe.launch.run import dry_run, launch
@@ -143,11 +147,28 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **given: Any) -> No
     if given["dry_run"]:
         click.echo(dry_run(program, options, module=module, inner_words=words))
         return
-    outcome = launch(
-        program, options, module=module, inner_words=words, in_job=bool(given["in_job"])
-    )
+    with _stdout_only_for_json(settings):
+        outcome = launch(
+            program, options, module=module, inner_words=words, in_job=bool(given["in_job"])
+        )
     _tell(settings, outcome)
     ctx.exit(outcome.code)
+
+
+@contextmanager
+def _stdout_only_for_json(settings: Settings) -> Iterator[None]:
+    """With ``--json`` what the program prints goes to stderr, so that stdout is one document."""
+    if not settings.as_json:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
@@ -205,7 +226,8 @@ def _tell(settings: Settings, outcome: Outcome) -> None:
     if outcome.rank is not None or not outcome.folder.exists():
         return  # the launch of the whole job says what was written
     names = ", ".join(file.name for file in outcome.files if not file.name.startswith("sidecar"))
-    settings.note(f"Wrote {outcome.folder}" + (f" ({names})" if names else ""))
+    settings.note(f"nvprobe: wrote {outcome.folder}" + (f" ({names})" if names else ""))
     if outcome.captured:
         many = outcome.files[0].is_dir() and outcome.files[0].name.startswith(("rank", "process"))
-        settings.note(f"next: nvprobe analyze {outcome.files[0] if many else outcome.folder}")
+        shown = outcome.files[0] if many else outcome.folder
+        settings.note(f"nvprobe: next: nvprobe analyze {shown}")

@@ -8,8 +8,9 @@ status pipe: ``{"pid": …, "wrapper": …}`` (the program, this process) at its
 ``{"code": …, "signal": …}`` at its end. Where the launcher is killed, the program is terminated, so
 that nothing runs on unseen.
 
-Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR IGNORED -- command…`` (TMPDIR empty: unset;
-IGNORED: numbers of signals that the program ignores from its start, as under ``nohup``).
+Words: ``STATUS_FD FALLBACK_FILE OUT_FD ERR_FD TMPDIR UMASK IGNORED -- command…`` (TMPDIR empty:
+unset; UMASK: nsys 2022.4 sets its own to 0; IGNORED: numbers of signals that the program ignores
+from its start, as under ``nohup``).
 """
 
 from __future__ import annotations
@@ -127,10 +128,11 @@ def main(words: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # the launcher tells the program itself
     status_fd, fallback, tmpdir = int(words[0]), words[1], words[4]
     restore(int(words[2]), int(words[3]), tmpdir)
+    os.umask(int(words[5]))
     with contextlib.suppress(OSError):  # closed by nsys: `say` takes the file
         os.set_inheritable(status_fd, False)
     try:
-        pid = start(words[7:], {int(number) for number in words[5].split()})
+        pid = start(words[8:], {int(number) for number in words[6].split()})
     except SystemExit as failed:
         say(status_fd, fallback, pid=None, code=failed.code, signal=None)
         raise

@@ -106,7 +106,7 @@ def run_under_nsys(
     fallback = folder / "status.jsonl"
     wrapper = [sys.executable, "-I", "-S", os.fspath(child.__file__), str(write_end)]
     wrapper += [os.fspath(fallback), str(out), str(err), environ.get("TMPDIR", "")]
-    wrapper += [" ".join(str(int(number)) for number in _ignored()), "--"]
+    wrapper += [str(_umask()), " ".join(str(int(number)) for number in _ignored()), "--"]
     argv = nsys_argv([*wrapper, *program])
     inherited = (write_end, out, err)
     with _signals_held() as prepare, _closing(read_end), proc.Turn("nsys", _TURN_S) as turn:
@@ -157,6 +157,13 @@ def _ignored() -> set[signal.Signals]:
     """The signals that whoever started nvprobe had it ignore."""
     numbers = {*_PASSED_ON, signal.SIGQUIT}
     return {number for number in numbers if signal.getsignal(number) == signal.SIG_IGN}
+
+
+def _umask() -> int:
+    """Which modes files made here do not get; it can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 @contextlib.contextmanager

@@ -145,9 +145,25 @@ def test_an_earlier_run_is_not_overwritten(launch: Launcher, nsys: Nsys) -> None
 
 @pytest.mark.nsys
 def test_json_and_quiet(launch: Launcher, nsys: Nsys) -> None:
-    result = launch("--json", "-q", launch.script("pass"))
+    result = launch("--json", "-q", launch.script("print('of the program')"))
     assert json.loads(result.out)["schema"] == "nvprobe.run/1"
-    assert result.err == ""
+    assert result.err == "of the program\n"
+
+
+@pytest.mark.nsys
+def test_files_of_the_program_have_the_modes_it_gives_them(launch: Launcher, nsys: Nsys) -> None:
+    """nsys 2022.4 sets its umask to 0, with which everybody may write what the program makes."""
+    result = launch(launch.script("import os; print(oct(os.umask(0)))"), umask=0o027)
+    assert (result.code, result.out) == (0, "0o27\n"), result.err
+
+
+def test_all_that_is_added_to_the_output_begins_with_nvprobe(launch: Launcher) -> None:
+    launch.environ["NVPROBE_NSYS"] = "/bin/false"
+    program = launch.script("import sys; print('out'); print('err', file=sys.stderr)")
+    result = launch(program)
+    own = [line for line in result.err.splitlines() if not line.startswith("nvprobe: ")]
+    assert (result.out, own) == ("out\n", ["err"])
+    assert any("wrote" in line for line in result.err.splitlines())
 
 
 def test_no_such_program(launch: Launcher) -> None:

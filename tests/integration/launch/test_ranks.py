@@ -131,7 +131,7 @@ for rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 "$@" || ex
         analysis = json.loads((folder / "analysis.json").read_text())
         assert "work" in {row["path"] for row in analysis["ranges"]}
     assert result.err.count("Ledger") == 1, "the summary of the first rank"
-    assert result.err.count("Wrote ") == 1
+    assert result.err.count("nvprobe: wrote ") == 1
     assert result.err.rstrip().endswith("next: nvprobe analyze run/rank0")
     whole = launch.run_nvprobe("analyze", "run")
     assert (whole.returncode, whole.stdout) == (1, "")
