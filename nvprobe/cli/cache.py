@@ -35,7 +35,7 @@ def _json() -> str:
     import msgspec
 
     from nvprobe.readers import cache
-    from nvprobe.readers.faults import base_name
+    from nvprobe.readers.input_errors import base_name
 
     folder = cache.folder()
     rows = [
@@ -60,7 +60,7 @@ def _show() -> None:
     import time
 
     from nvprobe.readers import cache
-    from nvprobe.readers.faults import printable
+    from nvprobe.readers.input_errors import printable
 
     folder, rows = cache.folder(), cache.entries()
     if folder is None:

@@ -51,7 +51,7 @@ def _print_whole(data: bytes) -> None:
 
 def in_words(path: Path | str) -> str:
     """A path, or a command with one, for a message: whole, and free of what drives a terminal."""
-    from nvprobe.readers.faults import printable
+    from nvprobe.readers.input_errors import printable
 
     return printable(str(path), _LONGEST_PATH)
 

@@ -50,7 +50,7 @@ def analysis_of(
 
 def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:
     """Put the exports of the reports among ``inputs`` beside them; UsageError without any."""
-    from nvprobe.readers.nsys_report import keep_export
+    from nvprobe.readers.nsys.report import keep_export
     from nvprobe.readers.sniff import Format, sniff
 
     reports = [Path(given) for given in inputs if sniff(given) is Format.NSYS_REPORT]

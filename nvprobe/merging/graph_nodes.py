@@ -41,7 +41,7 @@ T = TypeVar("T", bound=Table)
 
 _BEGIN, _END = r"^cu(?:da)?StreamBeginCapture", r"^cu(?:da)?StreamEndCapture"
 _WHOLE = "kernels inside CUDA graphs"
-"""What a capture of whole graphs misses (`nvprobe.readers.lacks`)."""
+"""What a capture of whole graphs misses (`nvprobe.readers.nsys.missing`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from nvprobe.merging.sequence import Match, match_kernels
 from nvprobe.merging.warp import warp_of
 from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
-from nvprobe.readers.faults import shown
+from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto import load_kineto
 from nvprobe.readers.run_json import read_profiling_cost
 from nvprobe.readers.sidecar import merge_sidecars, read_sidecar

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvprobe.errors import UsageError
 from nvprobe.merging.several_traces import joined
-from nvprobe.readers.faults import shown
+from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto.metadata import rank_of
 from nvprobe.trace import Trace
 

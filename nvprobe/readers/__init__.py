@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nvprobe.errors import UsageError
 from nvprobe.readers import cache
-from nvprobe.readers.faults import unusable
+from nvprobe.readers.input_errors import unusable
 from nvprobe.readers.sniff import Format, sniff
 from nvprobe.trace import Trace
 
@@ -74,15 +74,15 @@ def _size(path: Path) -> int:
 
 def _load(path: Path, kind: Format) -> Trace:
     if kind is Format.NSYS_SQLITE:
-        from nvprobe.readers.nsys_sqlite import load_nsys_sqlite
+        from nvprobe.readers.nsys.sqlite import load_nsys_sqlite
 
         return load_nsys_sqlite(path)
     if kind is Format.NSYS_PARQUET:
-        from nvprobe.readers.nsys_parquet import load_nsys_parquet
+        from nvprobe.readers.nsys.parquet import load_nsys_parquet
 
         return load_nsys_parquet(path)
     if kind is Format.NSYS_REPORT:
-        from nvprobe.readers.nsys_report import load_nsys_report
+        from nvprobe.readers.nsys.report import load_nsys_report
 
         return load_nsys_report(path)
     if kind is Format.TORCH_TRACE:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nvprobe import limits
-from nvprobe.readers.faults import printable, too_much, unusable
+from nvprobe.readers.input_errors import printable, too_much, unusable
 from nvprobe.trace import Column, Table, column
 
 __all__ = ["MemorySnapshot", "SnapshotBlocks", "SnapshotEvents", "load_memory_snapshot"]

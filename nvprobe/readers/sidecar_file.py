@@ -16,7 +16,7 @@ import msgspec
 
 from nvprobe import limits
 from nvprobe.errors import InputError
-from nvprobe.readers.faults import base_name, shown, too_much
+from nvprobe.readers.input_errors import base_name, shown, too_much
 
 __all__ = ["SCHEMA", "SidecarFile", "is_whole", "read_sidecar", "whole"]
 

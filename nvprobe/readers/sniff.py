@@ -8,7 +8,7 @@ import zlib
 from enum import Enum
 from pathlib import Path
 
-from nvprobe.readers.faults import EXPORT_AGAIN, unusable
+from nvprobe.readers.input_errors import EXPORT_AGAIN, unusable
 
 __all__ = ["Format", "sniff", "trace_files"]
 

@@ -11,7 +11,7 @@ import ctypes
 from pathlib import Path
 
 from nvprobe.errors import InputError
-from nvprobe.readers.faults import shown
+from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto.assemble import assemble
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.reader import read_events

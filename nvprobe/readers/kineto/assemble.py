@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.faults import base_name, counted, printable, shown
+from nvprobe.readers.input_errors import base_name, counted, printable, shown
 from nvprobe.readers.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.identities import (

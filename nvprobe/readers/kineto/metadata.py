@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nvprobe.readers.data_sheets import blocks_per_sm, clock_and_bandwidth
+from nvprobe.readers.kineto.data_sheets import blocks_per_sm, clock_and_bandwidth
 from nvprobe.trace import NO_NAME, Column, Devices
 
 __all__ = ["device_table", "document", "integer", "rank_of"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.events import Event, InexactTimes, TextEvent
 from nvprobe.readers.kineto.salvage import salvage

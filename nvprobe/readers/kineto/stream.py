@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from nvprobe import limits
-from nvprobe.readers.faults import too_much
+from nvprobe.readers.input_errors import too_much
 
 __all__ = ["EVENT_START", "EventStream", "inflate"]
 

@@ -13,7 +13,7 @@ from nvprobe.analysis.findings import Finding
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import percent, place, plain, size, time
 from nvprobe.report.console.view import TreeView
 

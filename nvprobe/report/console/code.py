@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import ModuleMethod
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

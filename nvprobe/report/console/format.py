@@ -8,7 +8,7 @@ from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.summary import duration, short_path
-from nvprobe.readers.faults import printable
+from nvprobe.readers.input_errors import printable
 
 __all__ = ["kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
 

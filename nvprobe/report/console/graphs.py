@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

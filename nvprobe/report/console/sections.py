@@ -11,7 +11,7 @@ from rich.text import Text
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Method
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators

@@ -12,7 +12,7 @@ from nvprobe.analysis.waiting.charges import by
 from nvprobe.analysis.waiting.host import by_label
 from nvprobe.analysis.waiting.hostwork import Cause
 from nvprobe.analysis.waiting.waits import Waits
-from nvprobe.readers.faults import counted
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import left_cut, percent, place, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView

@@ -71,7 +71,7 @@ def test_a_second_command_does_not_export_again(
     def find() -> Nsys:
         raise ToolError("gone")
 
-    monkeypatch.setattr("nvprobe.readers.nsys_report.find_nsys", find)
+    monkeypatch.setattr("nvprobe.readers.nsys.report.find_nsys", find)
     assert load(report).ranges.recorded
     assert sorted(path.name for path in report.parent.iterdir()) == before
 

@@ -16,9 +16,10 @@ from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, ToolError, UsageError
 from nvprobe.nsys import Nsys
-from nvprobe.readers import cache, load, nsys_report
+from nvprobe.readers import cache, load
 from nvprobe.readers.columns import read_columns, write_columns
-from nvprobe.readers.nsys_report import load_nsys_report, written_by
+from nvprobe.readers.nsys import report as nsys_report
+from nvprobe.readers.nsys.report import load_nsys_report, written_by
 from tests.conftest import CORPUS
 from tests.unit.readers.exports import kernel, launch, pushed, strings, write
 from tests.unit.readers.same import differences
@@ -48,7 +49,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _without_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "nvprobe.readers.nsys_sqlite.load_nsys_sqlite", lambda _: pytest.fail("read again")
+        "nvprobe.readers.nsys.sqlite.load_nsys_sqlite", lambda _: pytest.fail("read again")
     )
 
 
@@ -219,8 +220,8 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         exports.append(report)
         return Path(shutil.copy(database, output))
 
-    monkeypatch.setattr("nvprobe.readers.nsys_report.export", export)
-    monkeypatch.setattr("nvprobe.readers.nsys_report.find_nsys", lambda: _nsys((2025, 3, 2)))
+    monkeypatch.setattr("nvprobe.readers.nsys.report.export", export)
+    monkeypatch.setattr("nvprobe.readers.nsys.report.find_nsys", lambda: _nsys((2025, 3, 2)))
     monkeypatch.setattr(path.__class__, "exports", exports, raising=False)
     return path
 
@@ -296,7 +297,7 @@ def test_without_nsys_one_line_says_how_to_get_one(report: Path, monkeypatch) ->
     def find() -> Nsys:
         raise ToolError("nsys was not found: install Nsight Systems")
 
-    monkeypatch.setattr("nvprobe.readers.nsys_report.find_nsys", find)
+    monkeypatch.setattr("nvprobe.readers.nsys.report.find_nsys", find)
     with pytest.raises(ToolError, match=r"run\.nsys-rep: .*install.*nsys export --type sqlite"):
         load(report)
 
@@ -305,10 +306,10 @@ def test_a_report_of_a_newer_nsys_is_said(report: Path, monkeypatch) -> None:
     def export(*_: object) -> Path:
         raise ToolError("nsys export failed with code 1: Cannot read from stream.")
 
-    monkeypatch.setattr("nvprobe.readers.nsys_report.export", export)
+    monkeypatch.setattr("nvprobe.readers.nsys.report.export", export)
     with pytest.raises(ToolError, match="is the report complete"):
         load_nsys_report(report)
-    monkeypatch.setattr("nvprobe.readers.nsys_report.find_nsys", lambda: _nsys((2022, 4, 2)))
+    monkeypatch.setattr("nvprobe.readers.nsys.report.find_nsys", lambda: _nsys((2022, 4, 2)))
     assert written_by(report) == (2025, 3, 2, 0)
     with pytest.raises(ToolError, match=r"written by nsys 2025\.3\.2\.0, newer than the nsys 2022"):
         load_nsys_report(report)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
 from nvprobe.readers import load
-from nvprobe.readers.nsys_ops import by_context
-from nvprobe.readers.nsys_sqlite import SqliteTables
+from nvprobe.readers.nsys.gpu import by_context
+from nvprobe.readers.nsys.sqlite import SqliteTables
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN, Ops, Syncs
 from tests.unit.readers.exports import (
     DDL,
@@ -510,7 +510,7 @@ def test_large_tables_are_read_in_stretches(plain: Path, monkeypatch: pytest.Mon
     database.commit()
     database.close()
     whole = load(plain)
-    monkeypatch.setattr("nvprobe.readers.nsys_sqlite._STRETCH", 7)
+    monkeypatch.setattr("nvprobe.readers.nsys.sqlite._STRETCH", 7)
     parts = load(plain)
     assert whole.ranges.start.tolist() == parts.ranges.start.tolist()
     assert texts(whole, whole.ranges.name) == texts(parts, parts.ranges.name)
@@ -519,7 +519,7 @@ def test_large_tables_are_read_in_stretches(plain: Path, monkeypatch: pytest.Mon
 def test_texts_that_are_nearly_unique_keep_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvprobe.readers.strings._LARGE", 10)
+    monkeypatch.setattr("nvprobe.readers.nsys.strings._LARGE", 10)
     names = [None if i % 7 == 0 else f"op, op_id = {i}" for i in range(50)] + ["twin", "twin"]
     rows = [pushed(text, i, i + 1, textId=3 if i == 7 else None) for i, text in enumerate(names)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
@@ -532,9 +532,9 @@ def test_texts_that_are_nearly_unique_keep_their_rows(
 def test_more_than_two_gigabytes_of_names_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    from nvprobe.readers.strings import StringPool
+    from nvprobe.readers.nsys.strings import StringPool
 
-    monkeypatch.setattr("nvprobe.readers.strings._MOST_BYTES", 100)
+    monkeypatch.setattr("nvprobe.readers.nsys.strings._MOST_BYTES", 100)
     pool = StringPool()
     handle = pool.add(pa.array(["x" * 1000, None, "y"]))
     strings_ = pool.freeze()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys_frames import (
+from nvprobe.readers.nsys.event_rows import (
     CALLCHAINS,
     CALLS,
     KERNELS,
@@ -17,9 +17,9 @@ from nvprobe.readers.nsys_frames import (
     UNKNOWN,
     Frames,
 )
-from nvprobe.readers.schema import CALL_SUFFIXES, COPY_NAMES, LIBRARIES
-from nvprobe.readers.strings import Handle, StringPool
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.strings import Handle, StringPool
+from nvprobe.readers.nsys.tables import Rows, Tables
+from nvprobe.readers.nsys.versions import CALL_SUFFIXES, COPY_NAMES, LIBRARIES
 from nvprobe.trace import NO_NAME, Column
 
 __all__ = ["UNNAMED", "Names"]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from nvprobe.readers.faults import printable
-from nvprobe.readers.nsys_python import PYTHON_DOMAINS
+from nvprobe.readers.input_errors import printable
+from nvprobe.readers.nsys.python_stacks import PYTHON_DOMAINS
 from nvprobe.trace import Missing, OpKind, Table, Trace
 
-__all__ = ["lacks", "launch_calls"]
+__all__ = ["missing_of", "launch_calls"]
 
 _WARNING, _ERROR = 2, 3
 _OURS = "nvprobe"
@@ -20,7 +20,7 @@ _LAUNCH = r"^cu(?:da)?(?:Launch|GraphLaunch)"
 _SYNCHRONIZE = r"Synchronize$"
 
 
-def lacks(trace: Trace) -> tuple[Missing, ...]:
+def missing_of(trace: Trace) -> tuple[Missing, ...]:
     """Everything the tables show to be absent, in the order a reader wants to hear it."""
     return (*_gpu(trace), *_calls(trace), *_annotations(trace), *_graphs(trace), *_rest(trace))
 

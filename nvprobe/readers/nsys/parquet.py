@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe import limits
-from nvprobe.readers.faults import base_name, printable, shown, too_much, unusable
-from nvprobe.readers.nsys import assemble
-from nvprobe.readers.schema import COLUMNS, is_text, table_named
-from nvprobe.readers.tables import Rows, declared_type, texts_of, valid_texts
+from nvprobe.readers.input_errors import base_name, printable, shown, too_much, unusable
+from nvprobe.readers.nsys.assemble import assemble
+from nvprobe.readers.nsys.tables import Rows, declared_type, texts_of, valid_texts
+from nvprobe.readers.nsys.versions import COLUMNS, is_text, table_named
 from nvprobe.trace import Column, Source, Trace
 
 __all__ = ["FolderTables", "load_nsys_parquet"]

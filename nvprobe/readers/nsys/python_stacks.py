@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys_frames import PYTHON_BACKTRACES, PYTHON_SAMPLES, UNKNOWN, Frames
-from nvprobe.readers.nsys_identities import People, process_key
-from nvprobe.readers.schema import Event
-from nvprobe.readers.strings import Handle, StringPool
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.event_rows import PYTHON_BACKTRACES, PYTHON_SAMPLES, UNKNOWN, Frames
+from nvprobe.readers.nsys.processes import People, process_key
+from nvprobe.readers.nsys.strings import Handle, StringPool
+from nvprobe.readers.nsys.tables import Rows, Tables
+from nvprobe.readers.nsys.versions import Event
 from nvprobe.trace import CallChains, Column, Samples
 
 __all__ = ["PYTHON_DOMAINS", "PythonStacks", "set_apart"]

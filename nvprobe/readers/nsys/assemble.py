@@ -9,9 +9,8 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.lacks import lacks
-from nvprobe.readers.nsys_callchains import read_callchains
-from nvprobe.readers.nsys_device import (
+from nvprobe.readers.nsys.callchains import read_callchains
+from nvprobe.readers.nsys.device import (
     counters_of,
     read_counters,
     read_cuda_events,
@@ -19,7 +18,7 @@ from nvprobe.readers.nsys_device import (
     read_page_faults,
     read_payload_fields,
 )
-from nvprobe.readers.nsys_frames import (
+from nvprobe.readers.nsys.event_rows import (
     CALLCHAINS,
     OS_STACKS,
     PYTHON_BACKTRACES,
@@ -28,17 +27,7 @@ from nvprobe.readers.nsys_frames import (
     UNKNOWN,
     Frames,
 )
-from nvprobe.readers.nsys_generic_metrics import read_generic_metrics
-from nvprobe.readers.nsys_host import (
-    read_library_calls,
-    read_os_calls,
-    read_samples,
-    read_schedule,
-)
-from nvprobe.readers.nsys_identities import Gpus, People
-from nvprobe.readers.nsys_names import Names
-from nvprobe.readers.nsys_nvtx import Annotations, read_annotations
-from nvprobe.readers.nsys_ops import (
+from nvprobe.readers.nsys.gpu import (
     by_context,
     read_calls,
     read_geometry,
@@ -47,11 +36,22 @@ from nvprobe.readers.nsys_ops import (
     read_overheads,
     read_syncs,
 )
-from nvprobe.readers.nsys_payloads import decode_payloads
-from nvprobe.readers.nsys_python import PythonStacks, set_apart
-from nvprobe.readers.schema import LONGEST_TIME
-from nvprobe.readers.strings import StringPool
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.host import (
+    read_library_calls,
+    read_os_calls,
+    read_samples,
+    read_schedule,
+)
+from nvprobe.readers.nsys.metrics import read_generic_metrics
+from nvprobe.readers.nsys.missing import missing_of
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.nvtx import Annotations, read_annotations
+from nvprobe.readers.nsys.payloads import decode_payloads
+from nvprobe.readers.nsys.processes import Gpus, People
+from nvprobe.readers.nsys.python_stacks import PythonStacks, set_apart
+from nvprobe.readers.nsys.strings import StringPool
+from nvprobe.readers.nsys.tables import Rows, Tables
+from nvprobe.readers.nsys.versions import LONGEST_TIME
 from nvprobe.trace import (
     NO_NAME,
     NO_PAYLOAD,
@@ -130,7 +130,7 @@ def assemble(tables: Tables, source: Source) -> Trace:
     trace = dataclasses.replace(
         trace, start_ns=start, end_ns=end, warnings=(*frames.warnings, *_left_open(noted))
     )
-    return dataclasses.replace(trace, missing=lacks(trace))
+    return dataclasses.replace(trace, missing=missing_of(trace))
 
 
 def _joined_ranges(noted: Ranges, libraries: list[Ranges]) -> Ranges:

@@ -25,10 +25,10 @@ import adbc_driver_sqlite
 import pyarrow as pa
 
 from nvprobe import limits
-from nvprobe.readers.faults import EXPORT_AGAIN, base_name, printable, too_much, unusable
-from nvprobe.readers.nsys import assemble
-from nvprobe.readers.schema import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
-from nvprobe.readers.tables import Rows, declared_type, texts_of, valid_texts
+from nvprobe.readers.input_errors import EXPORT_AGAIN, base_name, printable, too_much, unusable
+from nvprobe.readers.nsys.assemble import assemble
+from nvprobe.readers.nsys.tables import Rows, declared_type, texts_of, valid_texts
+from nvprobe.readers.nsys.versions import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
 from nvprobe.trace import Column, Source, Trace
 
 __all__ = ["SqliteTables", "load_nsys_sqlite", "opened"]

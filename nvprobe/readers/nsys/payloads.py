@@ -3,8 +3,8 @@
 ``NVTX_EVENTS.binaryData`` (exports made with ``--include-blobs=true``, 2024.6 and later) begins
 with a header of four 64-bit numbers: domain, schema, bytes, and where the bytes begin. Accounts of
 the last differ: it was also seen to be where they end. The layout of the bytes is in
-``NVTX_PAYLOAD_SCHEMAS`` and its companions (:mod:`nvprobe.readers.payload_schemas`). Other versions
-export the same payloads as JSON (:mod:`nvprobe.readers.payload_json`).
+``NVTX_PAYLOAD_SCHEMAS`` and its companions (``payload_schemas``). Other versions
+export the same payloads as JSON (``payload_json``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.faults import printable
-from nvprobe.readers.nsys_frames import UNKNOWN, Frames
-from nvprobe.readers.payload_json import json_values
-from nvprobe.readers.payload_schemas import FIRST_STRING, LAST_STRING, SCALARS, Schemas
-from nvprobe.readers.payload_values import Decoder, Part, Values
-from nvprobe.readers.strings import Handle, StringPool
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.input_errors import printable
+from nvprobe.readers.nsys.event_rows import UNKNOWN, Frames
+from nvprobe.readers.nsys.payload_json import json_values
+from nvprobe.readers.nsys.payload_schemas import FIRST_STRING, LAST_STRING, SCALARS, Schemas
+from nvprobe.readers.nsys.payload_values import Decoder, Part, Values
+from nvprobe.readers.nsys.strings import Handle, StringPool
+from nvprobe.readers.nsys.tables import Rows, Tables
 from nvprobe.trace import NO_PAYLOAD, Column
 
 __all__ = ["DecodedPayloads", "decode_payloads"]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.schema import is_blob, is_text
+from nvprobe.readers.nsys.versions import is_blob, is_text
 from nvprobe.trace import Column
 
 __all__ = ["Rows", "Tables", "declared_type", "texts_of", "valid_texts"]

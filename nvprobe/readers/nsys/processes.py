@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys_frames import (
+from nvprobe.readers.nsys.event_rows import (
     CALLS,
     CPU_FAULTS,
     CUDA_EVENTS,
@@ -26,9 +26,9 @@ from nvprobe.readers.nsys_frames import (
     UNKNOWN,
     Frames,
 )
-from nvprobe.readers.schema import LIBRARIES
-from nvprobe.readers.strings import Handle, StringPool
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.strings import Handle, StringPool
+from nvprobe.readers.nsys.tables import Rows, Tables
+from nvprobe.readers.nsys.versions import LIBRARIES
 from nvprobe.trace import NO_DEVICE, Column
 
 __all__ = ["Gpus", "People", "metric_devices"]

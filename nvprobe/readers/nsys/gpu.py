@@ -7,10 +7,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from nvprobe.readers.nsys_frames import CALLS, KERNELS, OVERHEADS, SYNCS, UNKNOWN, Frames, possible
-from nvprobe.readers.nsys_identities import Gpus, People
-from nvprobe.readers.nsys_names import Names
-from nvprobe.readers.tables import Rows
+from nvprobe.readers.nsys.event_rows import (
+    CALLS,
+    KERNELS,
+    OVERHEADS,
+    SYNCS,
+    UNKNOWN,
+    Frames,
+    possible,
+)
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.processes import Gpus, People
+from nvprobe.readers.nsys.tables import Rows
 from nvprobe.trace import (
     NO_NAME,
     Calls,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.tables import Rows, Tables
 
 __all__ = [
     "FIRST_STRING",

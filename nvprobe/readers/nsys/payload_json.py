@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.payload_values import Values
+from nvprobe.readers.nsys.payload_values import Values
 from nvprobe.trace import Column
 
 __all__ = ["json_values"]

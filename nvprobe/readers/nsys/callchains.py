@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.readers.nsys_frames import Frames
-from nvprobe.readers.nsys_names import Names
+from nvprobe.readers.nsys.event_rows import Frames
+from nvprobe.readers.nsys.names import Names
 from nvprobe.trace import CallChains
 
 __all__ = ["read_callchains"]

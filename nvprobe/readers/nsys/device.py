@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.readers.nsys_frames import (
+from nvprobe.readers.nsys.event_rows import (
     CPU_FAULTS,
     CUDA_EVENTS,
     GPU_FAULTS,
@@ -13,11 +13,11 @@ from nvprobe.readers.nsys_frames import (
     UNKNOWN,
     Frames,
 )
-from nvprobe.readers.nsys_generic_metrics import GenericMetrics
-from nvprobe.readers.nsys_identities import Gpus, People, metric_devices
-from nvprobe.readers.nsys_names import Names
-from nvprobe.readers.strings import StringPool
-from nvprobe.readers.tables import Tables
+from nvprobe.readers.nsys.metrics import GenericMetrics
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.processes import Gpus, People, metric_devices
+from nvprobe.readers.nsys.strings import StringPool
+from nvprobe.readers.nsys.tables import Tables
 from nvprobe.trace import (
     NO_DEVICE,
     NO_NAME,

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys_frames import METRICS, UNKNOWN, Frames, possible
-from nvprobe.readers.strings import Handle, StringPool
-from nvprobe.readers.tables import Tables
+from nvprobe.readers.nsys.event_rows import METRICS, UNKNOWN, Frames, possible
+from nvprobe.readers.nsys.strings import Handle, StringPool
+from nvprobe.readers.nsys.tables import Tables
 from nvprobe.trace import Column
 
 __all__ = ["GenericMetrics", "read_generic_metrics"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.readers.nsys_frames import OS_CALLS, SAMPLES, SCHEDULE, Frames, possible
-from nvprobe.readers.nsys_identities import People
-from nvprobe.readers.nsys_names import Names
-from nvprobe.readers.schema import LIBRARIES
+from nvprobe.readers.nsys.event_rows import OS_CALLS, SAMPLES, SCHEDULE, Frames, possible
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.processes import People
+from nvprobe.readers.nsys.versions import LIBRARIES
 from nvprobe.trace import NO_NAME, OPEN, OsCalls, Ranges, RangeSource, Samples, Schedule
 
 __all__ = ["read_library_calls", "read_os_calls", "read_samples", "read_schedule"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.payload_schemas import EnumType
+from nvprobe.readers.nsys.payload_schemas import EnumType
 from nvprobe.trace import Column
 
 __all__ = ["elements", "hexadecimal", "names_of", "products", "texts_of"]

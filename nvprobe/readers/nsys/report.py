@@ -18,8 +18,8 @@ from pathlib import Path
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.nsys import Nsys, export, find_nsys
 from nvprobe.readers import cache
-from nvprobe.readers.faults import base_name, shown, unusable
-from nvprobe.readers.nsys_sqlite import load_nsys_sqlite
+from nvprobe.readers.input_errors import base_name, shown, unusable
+from nvprobe.readers.nsys.sqlite import load_nsys_sqlite
 from nvprobe.trace import Trace
 
 __all__ = ["exported", "keep_export", "load_nsys_report"]

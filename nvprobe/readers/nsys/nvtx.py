@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys_frames import UNKNOWN, Frames, possible
-from nvprobe.readers.nsys_identities import People
-from nvprobe.readers.nsys_names import Names
-from nvprobe.readers.nsys_payloads import DecodedPayloads
-from nvprobe.readers.nsys_python import PYTHON_DOMAINS
-from nvprobe.readers.schema import Event
-from nvprobe.readers.strings import distinct
-from nvprobe.readers.tables import Rows
+from nvprobe.readers.nsys.event_rows import UNKNOWN, Frames, possible
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.payloads import DecodedPayloads
+from nvprobe.readers.nsys.processes import People
+from nvprobe.readers.nsys.python_stacks import PYTHON_DOMAINS
+from nvprobe.readers.nsys.strings import distinct
+from nvprobe.readers.nsys.tables import Rows
+from nvprobe.readers.nsys.versions import Event
 from nvprobe.trace import (
     NO_NAME,
     NO_PAYLOAD,

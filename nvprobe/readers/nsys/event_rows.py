@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nvprobe.readers.schema import LIBRARIES, LONGEST_TIME
-from nvprobe.readers.strings import distinct
-from nvprobe.readers.tables import Rows, Tables
+from nvprobe.readers.nsys.strings import distinct
+from nvprobe.readers.nsys.tables import Rows, Tables
+from nvprobe.readers.nsys.versions import LIBRARIES, LONGEST_TIME
 from nvprobe.trace import Column
 
 __all__ = [
@@ -54,7 +54,7 @@ CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAUL
 OS_CALLS, OS_STACKS = "OSRT_API", "OSRT_CALLCHAINS"
 SAMPLES, SAMPLE_STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 PYTHON_SAMPLES, PYTHON_BACKTRACES = "PYTHON_SAMPLES", "PYTHON_BACKTRACES"
-"""Not tables of an export: NVTX marks that are Python stacks (`nvprobe.readers.nsys_python`)."""
+"""Not tables of an export: NVTX marks that are Python stacks (`python_stacks`)."""
 SCHEDULE = "SCHED_EVENTS"
 
 _TIMES_OF = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.payload_arrays import elements, hexadecimal, names_of, products, texts_of
-from nvprobe.readers.payload_schemas import (
+from nvprobe.readers.nsys.payload_arrays import elements, hexadecimal, names_of, products, texts_of
+from nvprobe.readers.nsys.payload_schemas import (
     FIRST_STRING,
     LAST_STRING,
     SCALARS,
