@@ -1,5 +1,23 @@
-"""``python -m nvprobe``: the command line."""
+"""``python -m nvprobe``, or this file by its path: the command line."""
 
-from nvprobe.cli import main
+import os
+import sys
 
-main()
+
+def _leave_only_libraries_on_the_path() -> None:
+    """Import from no folder that happens to be first: the working directory, or this one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - nothing is imported yet
+    first = os.path.abspath(sys.path[0] if sys.path else here)  # noqa: PTH100
+    if first in (here, os.path.abspath(".")):  # noqa: PTH100
+        del sys.path[:1]
+    root = os.path.dirname(here)  # noqa: PTH120
+    if root not in sys.path:
+        sys.path.append(root)
+
+
+if __name__ == "__main__":
+    _leave_only_libraries_on_the_path()
+
+    from nvprobe.cli import main
+
+    main()

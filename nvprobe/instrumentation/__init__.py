@@ -2,5 +2,5 @@
 
 * `emitter` writes ranges and marks to NVTX (or torch.profiler), `sidecar` what NVTX cannot carry;
 * `ranges`, `modules`, `phases` and `syncs` say what to write;
-* `instrument` switches all of it on, `bootstrap` does so for a script that does not know nvprobe.
+* `instrument` switches all of it on, `startup` does so for a program that does not know nvprobe.
 """

@@ -5,24 +5,20 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvprobe.instrumentation import awake, compiling, emitter, sidecar, windows
+from nvprobe.instrumentation import awake, compiling, emitter, sidecar, startup, windows
 from nvprobe.instrumentation.hooks import after_import
 
 if TYPE_CHECKING:
     from nvprobe.instrumentation.modules import Select
 
-__all__ = ["Options", "instrument", "pass_on"]
+__all__ = ["Options", "instrument"]
 
 log = logging.getLogger("nvprobe")
 
-INHERIT_VARIABLE = "NVPROBE_INSTRUMENT"
-"""Set for child processes: their ``sitecustomize`` instruments them."""
 _PARTS = (
     "phases",
     "syncs",
@@ -105,7 +101,7 @@ def instrument(
     after_import("torch", lambda _torch: compiling.bind())
     sidecar.open(sidecar_folder)
     if children:
-        pass_on(os.environ)
+        os.environ.update(startup.variables(os.environ))
     off = emitter.backend() == "off"
     if off or (emitter.silent() and not sidecar.is_open()):
         awake.for_good()
@@ -141,19 +137,3 @@ def _discover(options: Options) -> None:
         sidecar.lacking("modules", repr(error))
     else:
         sidecar.write("hook", name="modules", state="on", reason=None)
-
-
-def pass_on(environment: os._Environ[str] | dict[str, str]) -> None:
-    """Let child processes be instrumented: by a ``sitecustomize`` that is first on their path.
-
-    It runs the ``sitecustomize`` that it hides, and does nothing until the child imports torch.
-    """
-    package = Path(__file__).resolve().parent
-    added = [str(package / "inherit")]
-    root = str(package.parent.parent)
-    if root in sys.path and "site-packages" not in root:
-        added.append(root)  # not installed: run from a checkout
-    present = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
-    kept = [one for one in present if one not in added]
-    environment["PYTHONPATH"] = os.pathsep.join([added[0], *kept, *added[1:]])
-    environment[INHERIT_VARIABLE] = "1"

@@ -137,6 +137,7 @@ def _run(
         done = subprocess.run(
             [*command, os.fspath(result), *words],
             env=environ,
+            cwd=folder,  # with no module that could take the place of one
             capture_output=True,
             text=True,
             errors="replace",

@@ -19,6 +19,7 @@ from typing import Any
 from nvprobe.errors import NvprobeError
 from nvprobe.launch.nsys import trigger_for
 from nvprobe.launch.options import LaunchOptions, Window
+from nvprobe.launch.own_process import own_command
 from nvprobe.launch.plan import Plan
 
 __all__ = [
@@ -156,7 +157,7 @@ def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -
         ]
     notes: list[str] = []
     for folder in folders:
-        words = [sys.executable, "-m", "nvprobe", "analyze", os.fspath(folder)]
+        words = own_command("analyze", os.fspath(folder))
         words += (
             ["--also-json", os.fspath(folder / ANALYSIS)] if folder == shown else _silently(folder)
         )

@@ -1,13 +1,14 @@
 """Inside the program: start what :class:`~nvprobe.launch.settings.Settings` ask for.
 
-The bootstrap calls `start` once in each instrumented process. Nothing is imported of torch until
-the program has imported it.
+`nvprobe.instrumentation.startup` calls `start` once in each instrumented process. Nothing is
+imported of torch until the program has imported it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from nvprobe.instrumentation import sidecar
 from nvprobe.instrumentation.hooks import after_import
@@ -59,7 +61,8 @@ def start() -> StepWatch | None:
         atexit.register(_end_as_interrupted)
     atexit.register(watch.finish)  # before the other: exit handlers run backwards
     if watch.recorders:
-        _finish_on_sigterm()
+        _keep_on_sigterm(watch)
+        _keep_on_exit(watch)
     return watch
 
 
@@ -97,18 +100,40 @@ def _end_as_interrupted() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _finish_on_sigterm() -> None:
-    """Let a scheduler's SIGTERM end the program through its exit handlers, which keep the trace.
+def _keep_on_sigterm(watch: StepWatch) -> None:
+    """Keep what is recorded when a scheduler's SIGTERM ends the program, then let it end so.
 
-    Only where the program has no handler of its own; the exit code stays that of the signal.
+    Only where the program has no handler of its own.
     """
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        """End through the exit handlers."""
-        sys.exit(128 + number)
+        """End by the signal, as without a handler: no exit handler of the program runs."""
+        _finish(watch)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, leave)
     except ValueError:
-        log.debug("no SIGTERM handler: the bootstrap does not run on the main thread")
+        log.debug("no SIGTERM handler: this is not the main thread")
+
+
+def _keep_on_exit(watch: StepWatch) -> None:
+    """Keep what is recorded when the program ends by ``os._exit``, which runs no exit handler."""
+    leave = os._exit
+
+    @functools.wraps(leave)
+    def _exit(status: int) -> NoReturn:
+        if os.getpid() == watch.pid:
+            _finish(watch)
+        leave(status)
+
+    os._exit = _exit
+
+
+def _finish(watch: StepWatch) -> None:
+    with contextlib.suppress(Exception):
+        watch.finish()
+    with contextlib.suppress(Exception):
+        sidecar.close()

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from nvprobe.errors import ToolError, UsageError
+from nvprobe.instrumentation import startup
 from nvprobe.launch.nsys import profile_argv, trigger_for
 from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.redaction import redacted_words
 from nvprobe.launch.rundir import REPORT
 from nvprobe.launch.settings import Settings, TorchActivities
-from nvprobe.launch.target import BOOTSTRAP, Target, instrumented
+from nvprobe.launch.target import Target
 from nvprobe.nsys import Nsys, find_nsys
 
 __all__ = ["TORCH_STEPS", "Plan", "cuda_present", "make_plan"]
@@ -40,18 +41,13 @@ class Plan:
 
     backend: Literal["nsys", "torch"]
     target: Target
-    """The program, instrumented where it can be."""
-    plain: Target
-    """The program as the user would run it."""
+    """The program, started just as the user would start it."""
+    instrumented: bool
+    """Whether its Python is instrumented, by its environment."""
     options: LaunchOptions
     nsys: Nsys | None = None
     cuda: bool = False
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def instrumented(self) -> bool:
-        """Whether the program runs through the bootstrap."""
-        return self.target != self.plain
 
     @property
     def samples_cpus(self) -> bool:
@@ -64,10 +60,13 @@ class Plan:
         report = folder.absolute() / REPORT
         return profile_argv(self.nsys, self.options, report, command, cuda=self.cuda)[0]
 
-    def environ(self, folder: Path, status: Path) -> dict[str, str]:
+    def environ(
+        self, folder: Path, status: Path, environ: Mapping[str, str] = os.environ
+    ) -> dict[str, str]:
         """Variables for the program, besides those it would have anyway."""
         emitter = "nvtx" if self.backend == "nsys" else "record_function"
-        added = {
+        started = startup.variables(environ, program=True) if self.instrumented else {}
+        added = started | {
             "NVPROBE_SIDECAR": os.fspath(folder.absolute()),
             "NVPROBE_EMITTER": emitter if self.options.annotate else "off",
             "NVPROBE_SYNC_LINES": "1" if self.options.sync_lines else "0",
@@ -138,21 +137,21 @@ def make_plan(
     nsys = _choose_nsys(options, notes)
     cuda = cuda_present(environ)
     options = _settle_window(options, nsys, notes)
-    runnable = _instrument(target, options, nsys, notes)
+    instrumented = _is_needed(options, nsys) and _can_instrument(target, notes)
     if nsys is None:
         if options.accurate:
             raise UsageError("--accurate needs nsys: torch.profiler traces CUDA graphs by node")
-        if runnable == target:
+        if not instrumented:
             raise UsageError(_needs_python(target, options))
-        return Plan("torch", runnable, target, options, None, cuda, notes)
+        return Plan("torch", target, instrumented, options, None, cuda, notes)
     notes += profile_argv(nsys, options, Path(REPORT), (), cuda=cuda)[1]
     notes += _left_out(options, nsys)
     notes += _costs(options, cuda=cuda)
-    if options.window.by_steps and runnable == target:
+    if options.window.by_steps and not instrumented:
         raise UsageError(
             "--steps needs a Python program that nvprobe can instrument: use --duration"
         )
-    return Plan("nsys", runnable, target, options, nsys, cuda, notes)
+    return Plan("nsys", target, instrumented, options, nsys, cuda, notes)
 
 
 def cuda_present(environ: Mapping[str, str] = os.environ) -> bool:
@@ -194,39 +193,48 @@ def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) 
     return replace(options, window=window)
 
 
-def _instrument(
-    target: Target, options: LaunchOptions, nsys: Nsys | None, notes: list[str]
-) -> Target:
-    """The program run by the bootstrap, where its interpreter has nvprobe and it is needed."""
+def _is_needed(options: LaunchOptions, nsys: Nsys | None) -> bool:
+    """Whether anything has to run inside the program: annotations, a window, a torch trace."""
     records_alone = nsys is not None and not (options.with_torch_trace or options.window.by_steps)
-    if records_alone and not options.annotate:
-        return target
-    runnable = instrumented(target)
-    if runnable == target:
-        return target
-    reason = _cannot_import_bootstrap(target.interpreter[0])
-    if reason is None:
-        return runnable
-    notes.append(
-        f"{Path(target.interpreter[0]).name} has no nvprobe ({reason}): the program runs without "
-        "annotations. Install nvprobe in its environment"
+    return options.annotate or not records_alone
+
+
+def _can_instrument(target: Target, notes: list[str]) -> bool:
+    """Whether the program is Python that has nvprobe and reads its environment."""
+    if not target.is_python:
+        return False
+    reason = (
+        "is started with -I, -E or -S and ignores its environment"
+        if target.isolated
+        else _has_no_nvprobe(target.interpreter[0])
     )
-    return target
+    if reason is not None:
+        name = Path(target.interpreter[0]).name
+        notes.append(f"{name} {reason}: the program runs without annotations")
+    return reason is None
 
 
-def _cannot_import_bootstrap(interpreter: str) -> str | None:
-    """Why an interpreter cannot run the bootstrap; None where it can."""
+_PROBE = """
+import sys
+if sys.path[:1] == ['']: del sys.path[0]
+import importlib.util
+sys.exit(importlib.util.find_spec('nvprobe') is None)
+"""
+"""Without the working directory on the path: a module there could take the place of any."""
+
+
+def _has_no_nvprobe(interpreter: str) -> str | None:
+    """Why an interpreter cannot be instrumented; None where it can."""
     path = Path(shutil.which(interpreter) or interpreter)
     if path.exists() and path.absolute() == Path(sys.executable).absolute():
         return None  # by name: two virtual environments may link to one and the same Python
-    probe = f"import importlib.util as u, sys; sys.exit(not u.find_spec({BOOTSTRAP!r}))"
     try:
         done = subprocess.run(
-            [interpreter, "-c", probe], capture_output=True, timeout=20, check=False
+            [interpreter, "-c", _PROBE], capture_output=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return type(error).__name__
-    return None if done.returncode == 0 else "not installed there"
+        return f"could not be asked for nvprobe ({type(error).__name__})"
+    return None if done.returncode == 0 else "has no nvprobe; install it in that environment"
 
 
 def _left_out(options: LaunchOptions, nsys: Nsys) -> list[str]:

@@ -32,7 +32,7 @@ LOG = "nsys.log"
 """What nsys printed, in the temporary folder."""
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_WATCHED = frozenset({*_PASSED_ON, signal.SIGCHLD})
+_WATCHED = frozenset({*_PASSED_ON, signal.SIGCHLD, signal.SIGTSTP})
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _POLL_S = 0.1
 _GENTLE_S = 10.0
@@ -67,11 +67,16 @@ class Ending:
 
 
 def run_alone(argv: Sequence[str], environ: Mapping[str, str]) -> Ending:
-    """Run the program without nsys, in the terminal's own process group."""
+    """Run the program without nsys, in a session of its own: signals reach it once, from here."""
     interrupted = False
     with _signals_held() as prepare:
         try:
-            process = subprocess.Popen(argv, env=dict(environ), preexec_fn=prepare)  # noqa: PLW1509
+            process = subprocess.Popen(
+                argv,
+                env=dict(environ),
+                start_new_session=True,
+                preexec_fn=prepare,  # noqa: PLW1509 - there are no threads yet
+            )
         except OSError as error:
             print(f"nvprobe: {argv[0]}: {error.strerror}", file=sys.stderr)
             return Ending(127 if isinstance(error, FileNotFoundError) else 126)
@@ -80,8 +85,7 @@ def run_alone(argv: Sequence[str], environ: Mapping[str, str]) -> Ending:
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
             interrupted |= received.si_signo in _ENDING
-            if received.si_pid:  # the terminal's own Ctrl-C has no sender: it reached both
-                proc.kill([process.pid], signal.Signals(received.si_signo))
+            _hand_on(received, process.pid)
     code = process.returncode
     if code < 0:
         return Ending(128 - code, signal=-code, interrupted=interrupted)
@@ -128,6 +132,24 @@ def run_under_nsys(
             return watch.to_the_end(turn.over)
         finally:
             watch.leave_nothing_running()
+
+
+def _hand_on(received: signal.struct_siginfo, pid: int) -> None:
+    """Give the program a signal, once, as its sender or its terminal would.
+
+    A terminal's Ctrl-C (it has no sender) is for the whole process group; on Ctrl-Z nvprobe stops
+    with the program and goes on with it.
+    """
+    number = received.si_signo
+    if number == signal.SIGTSTP:
+        proc.kill([pid], signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        proc.kill([pid], signal.SIGCONT)
+    elif number == signal.SIGINT and not received.si_pid:
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpgid(pid), number)
+    else:
+        proc.kill([pid], number)
 
 
 @contextlib.contextmanager
@@ -308,14 +330,10 @@ class _Watch:
         """Give the program a signal; the fourth interrupt kills it."""
         if self.pid is None or self.ended:
             return
-        number = signal.Signals(received.si_signo)
         if self.interrupts > 3:
-            number = signal.SIGKILL
-        if number == signal.SIGINT and not received.si_pid:
-            with contextlib.suppress(OSError):  # what a terminal does: the whole group gets it
-                os.killpg(os.getpgid(self.pid), number)
+            proc.kill([self.pid], signal.SIGKILL)
         else:
-            proc.kill([self.pid], number)
+            _hand_on(received, self.pid)
 
     def program_lives(self) -> bool:
         """Whether the program runs, or has ended and its exit code is about to be told."""

@@ -25,6 +25,7 @@ from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.outcome import Outcome
 from nvprobe.launch.overhead import WindowStatus
+from nvprobe.launch.own_process import own_command
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
@@ -133,7 +134,7 @@ def _folder(target: Target, options: LaunchOptions, place: Placement, *, in_job:
 def _inner_command(job: Job, folder: Path, inner_words: Sequence[str]) -> list[str]:
     """One rank's launch; ``--`` ends its options where the program's words begin."""
     own = ["--in-job", "--output", os.fspath(folder.absolute()), "--"]
-    return [sys.executable, "-m", "nvprobe", "launch", *inner_words, *own, *job.program.argv]
+    return own_command("launch", *inner_words, *own, *job.program.argv)
 
 
 def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) -> Outcome:
@@ -315,7 +316,7 @@ class _Run:
             "nvprobe": __version__,
             "python": platform.python_version(),
             "started_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-            "command": rundir.plain_words(plan.plain.argv),
+            "command": rundir.plain_words(plan.target.argv),
             "backend": plan.backend,
             "nsys": plan.nsys.version_text if plan.nsys else None,
             "nsys_flags": rundir.plain_words(plan.nsys_argv(self.folder, [])[2:])

@@ -1,4 +1,4 @@
-"""What the command after ``nvprobe launch`` starts, and how to start it instrumented.
+"""What the command after ``nvprobe launch`` starts.
 
 Everything here works on words (and the first line of a script) and starts nothing.
 """
@@ -10,15 +10,12 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvprobe.errors import ProgramNotFound, UsageError
 
-__all__ = ["BOOTSTRAP", "Target", "instrumented", "resolve"]
-
-BOOTSTRAP = "nvprobe.instrumentation.bootstrap"
-"""The module that instruments a Python program and then runs it."""
+__all__ = ["Target", "resolve"]
 
 _INTERPRETER = re.compile(r"(python|pypy)\d*(\.\d+)*t?$")
 _OPTIONS_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -39,6 +36,12 @@ class Target:
     def is_python(self) -> bool:
         """Whether the program is a script or module that can be run instrumented."""
         return bool(self.interpreter)
+
+    @property
+    def isolated(self) -> bool:
+        """Whether Python is told to ignore its environment, and so nvprobe's start, too."""
+        short = (word for word in self.interpreter[1:] if re.fullmatch("-[A-Za-z]+", word))
+        return any(letter in word for word in short for letter in "IES")
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -86,13 +89,6 @@ def resolve(command: Sequence[str], *, module: bool = False) -> Target:
     if first.endswith((".py", ".pyw", ".pyz")):
         return Target((sys.executable,), tuple(command))
     return _by_shebang(command) or Target((), tuple(command))
-
-
-def instrumented(target: Target) -> Target:
-    """The same program run by the bootstrap, in its own interpreter, with its own arguments."""
-    if not target.is_python or target.program[:1] == ("-c",):
-        return target
-    return replace(target, program=("-m", BOOTSTRAP, *target.program))
 
 
 def _python_command(interpreter: str, words: Sequence[str]) -> Target:

@@ -55,6 +55,16 @@ sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+INSTRUMENTED = """
+import runpy, sys
+from pathlib import Path
+import nvprobe
+nvprobe.instrument()
+sys.argv = sys.argv[1:]
+sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 WITHOUT_STACKS = ("--sample=none",)
 BACKTRACES = ("--sample=process-tree", "--cudabacktrace=all:0", "--python-backtrace=cuda")
 """Flags of nsys: it takes Python back-traces only beside native ones and sampling."""
@@ -156,10 +166,10 @@ def _capture(
     scratch: Path,
     stacks: tuple[str, ...] = WITHOUT_STACKS,
 ) -> dict[str, Any]:
-    """One nsys capture of the example's own window: by nvprobe's bootstrap, else as it is."""
+    """One nsys capture of the example's own window: instrumented, else as it is."""
     sys.path.insert(0, str(ROOT))
-    if importlib.util.find_spec("nvprobe.instrumentation.bootstrap"):
-        bootstrap = [sys.executable, "-m", "nvprobe.instrumentation.bootstrap"]
+    if importlib.util.find_spec("nvprobe.instrumentation.startup"):
+        bootstrap = [sys.executable, "-c", INSTRUMENTED]
         if script.stem in COMPILED:
             bootstrap = [sys.executable, "-c", WITHOUT_MODULES]
         try:

@@ -11,7 +11,6 @@ from tests.nvtx_recorder import Recorder, Recording
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 PROGRAM = """
 import multiprocessing
@@ -67,7 +66,7 @@ def check(recording: Recording, sidecars: Path, processes: int) -> None:
 def test_compiled_at_import_and_in_a_spawned_child(recorder: Recorder, tmp_path: Path):
     recording = recorder.run(
         PROGRAM,
-        python=BOOTSTRAP,
+        launched=True,
         timeout=560,
         NVPROBE_SIDECAR=str(tmp_path / "side"),
         TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
@@ -86,7 +85,7 @@ runpy.run_module("torch.distributed.run", run_name="__main__")
 """
     recording = recorder.run(
         launcher,
-        python=BOOTSTRAP,
+        launched=True,
         timeout=560,
         NVPROBE_SIDECAR=str(tmp_path / "side"),
         TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),

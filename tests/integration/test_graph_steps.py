@@ -177,9 +177,7 @@ def test_a_window_of_steps_in_a_program_that_replays_its_training_step(
     status = tmp_path / "status"
     status.mkdir()
     settings = Settings(status=str(status), first=16, last=20, trigger="cuda")
-    recording = recorder.run(
-        UNDER_STAND_IN, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ()
-    )
+    recording = recorder.run(UNDER_STAND_IN, launched=True, **settings.to_environ())
     # Three steps warm up; the capture is in the third; each of the 24 replays is a step.
     # Ranges are written from two steps before the window to its end.
     assert replays(recording) == [[]] * 14 + [[1]] * 6 + [[]] * 7
@@ -213,4 +211,4 @@ def test_no_window_opens_or_closes_inside_a_capture(recorder: Recorder, tmp_path
     wanted = "profiler_start synchronize replay replay synchronize synchronize profiler_stop replay"
     assert calls[-8:] == wanted.split(), calls
     """
-    recorder.run(code, python=("-m", "nvprobe.instrumentation.bootstrap"), **settings.to_environ())
+    recorder.run(code, launched=True, **settings.to_environ())

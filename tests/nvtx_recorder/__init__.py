@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nvprobe.instrumentation import startup
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("recorder.c")
 
@@ -152,6 +154,11 @@ class Recorder:
             "NVPROBE_TEST_NVTX": str(folder / "nvtx"),
         }
 
+    def launched(self, folder: Path) -> dict[str, str]:
+        """The environment of a program that ``nvprobe launch`` starts."""
+        environment = self.environment(folder)
+        return environment | startup.variables(environment, program=True)
+
     def run(
         self,
         code: str,
@@ -159,9 +166,13 @@ class Recorder:
         python: tuple[str, ...] = (),
         check: bool = True,
         timeout: float = 240,
+        launched: bool = False,
         **environment: str,
     ) -> Recording:
-        """Run code as ``python <python> script.py <arguments>`` and read what was recorded."""
+        """Run code as ``python <python> script.py <arguments>`` and read what was recorded.
+
+        ``launched``: as a program of ``nvprobe launch``, instrumented at its start.
+        """
         folder = self.folder / f"run{self._runs}"
         self._runs += 1
         folder.mkdir()
@@ -169,7 +180,7 @@ class Recorder:
         script.write_text(textwrap.dedent(code))
         completed = subprocess.run(
             [sys.executable, *python, str(script), *arguments],
-            env=self.environment(folder) | environment,
+            env=(self.launched(folder) if launched else self.environment(folder)) | environment,
             cwd=folder,
             capture_output=True,
             text=True,

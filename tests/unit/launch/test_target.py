@@ -9,7 +9,7 @@ import pytest
 
 from nvprobe.errors import UsageError
 from nvprobe.launch.launchers import find_job
-from nvprobe.launch.target import BOOTSTRAP, instrumented, resolve
+from nvprobe.launch.target import resolve
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_the_module_option_of_launch() -> None:
     assert target.name == "train"
 
 
-def test_the_bootstrap_comes_after_the_interpreters_own_options() -> None:
-    command = ["python", "-u", "-X", "dev", "train.py", "-m", "x"]
-    assert instrumented(resolve(command)).argv == (
-        *("python", "-u", "-X", "dev", "-m", BOOTSTRAP, "train.py", "-m", "x"),
-    )
-    assert instrumented(resolve(["python", "-c", "pass"])).argv == ("python", "-c", "pass")
-    assert instrumented(resolve(["bash", "run.sh"])).argv == ("bash", "run.sh")
+@pytest.mark.parametrize(
+    ("options", "isolated"),
+    [("-u -X dev", False), ("-I", True), ("-sE", True), ("-S", True), ("-W error", False)],
+)
+def test_python_that_ignores_its_environment_is_known(options: str, isolated: bool) -> None:
+    command = ["python", *options.split(), "train.py", "-S"]
+    assert resolve(command).isolated == isolated
 
 
 def test_a_script_with_a_python_shebang_is_python(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Programs that do not know nvprobe, run by the bootstrap, and the processes they start."""
+"""Programs that do not know nvprobe, instrumented at their start, and the processes they start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import pytest
 from tests.nvtx_recorder import Recorder, Recording
 
 pytestmark = pytest.mark.slow
-
-BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 TRAIN = """
 import sys
@@ -41,7 +39,7 @@ def train(steps=2):
 def run(
     recorder: Recorder, code: str, *arguments: str, check: bool = True, **environment: str
 ) -> Recording:
-    return recorder.run(code, *arguments, python=BOOTSTRAP, check=check, **environment)
+    return recorder.run(code, *arguments, launched=True, check=check, **environment)
 
 
 @pytest.mark.parametrize("as_module", [False, True])
@@ -59,10 +57,10 @@ def test_the_program_sees_what_python_gives_it(recorder: Recorder, tmp_path: Pat
     script.write_text(textwrap.dedent(code))
     program = ["-m", "program"] if as_module else [str(script)]
     outputs = []
-    for python in ((), BOOTSTRAP):
+    for environment in (recorder.environment(tmp_path), recorder.launched(tmp_path)):
         completed = subprocess.run(
-            [sys.executable, *python, *program, "a", "--b", "-m"],
-            env=recorder.environment(tmp_path),
+            [sys.executable, *program, "a", "--b", "-m"],
+            env=environment,
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -73,28 +71,28 @@ def test_the_program_sees_what_python_gives_it(recorder: Recorder, tmp_path: Pat
     assert outputs[0] == outputs[1]
 
 
-def test_wrong_use_exceptions_and_folders(recorder: Recorder, tmp_path: Path):
-    def start(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *BOOTSTRAP, *words],
-            env=recorder.environment(tmp_path),
+def test_modules_of_the_program_are_its_own(recorder: Recorder, tmp_path: Path):
+    """Also those named as modules that nvprobe imports, from the script's folder, not another."""
+    for name in ("json", "logging", "click"):
+        (tmp_path / f"{name}.py").write_text(f"print('own {name}')")
+    script = tmp_path / "train.py"
+    script.write_text("import json, logging, click, sys; print(sorted(sys.path))")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "json.py").write_text("print('not of the program')")
+    outputs = [
+        subprocess.run(
+            [sys.executable, str(script)],
+            env=environment,
+            cwd=elsewhere,
             capture_output=True,
             text=True,
             timeout=240,
         )
-
-    assert (start().returncode, start("nowhere.py").returncode) == (2, 2)
-    assert "no such file: nowhere.py" in start("nowhere.py").stderr
-    folder = tmp_path / "app"
-    folder.mkdir()
-    (folder / "__main__.py").write_text("import helper; print(helper.X)")
-    (folder / "helper.py").write_text("X = 3")
-    assert start(str(folder)).stdout == "3\n"
-    failing = tmp_path / "failing.py"
-    failing.write_text("def f():\n    raise KeyError('x')\nf()\n")
-    failed = start(str(failing))
-    assert failed.returncode == 1
-    assert "KeyError: 'x'" in failed.stderr
+        for environment in (recorder.environment(tmp_path), recorder.launched(tmp_path))
+    ]
+    assert outputs[0].stdout.startswith("own json\nown logging\nown click\n")
+    assert (outputs[1].stdout, outputs[1].stderr) == (outputs[0].stdout, outputs[0].stderr)
 
 
 def test_a_script_without_a_line_of_nvprobe(recorder: Recorder, tmp_path: Path):
@@ -162,11 +160,11 @@ if __name__ == "__main__":
         subprocess.run([sys.executable, __file__, "child"], check=True)
 """
     )
-    root = recorder.environment(tmp_path)["PYTHONPATH"]
+    first, *others = recorder.launched(tmp_path)["PYTHONPATH"].split(os.pathsep)
     recording = run(
         recorder,
         code,
-        PYTHONPATH=os.pathsep.join([str(hidden.parent), root]),
+        PYTHONPATH=os.pathsep.join([first, str(hidden.parent), *others]),
         NVPROBE_SIDECAR=str(tmp_path / "side"),
     )
     by_process: dict[int, list[str]] = {}
@@ -185,14 +183,13 @@ def test_torchrun_children_have_their_rank(recorder: Recorder, tmp_path: Path):
     completed = subprocess.run(
         [
             sys.executable,
-            *BOOTSTRAP,
             "-m",
             "torch.distributed.run",
             "--nproc-per-node=2",
             "--standalone",
             str(script),
         ],
-        env=recorder.environment(folder) | {"NVPROBE_SIDECAR": str(tmp_path / "side")},
+        env=recorder.launched(folder) | {"NVPROBE_SIDECAR": str(tmp_path / "side")},
         capture_output=True,
         text=True,
         timeout=600,
