@@ -183,7 +183,7 @@ class StepWatch:
         self.closed = self.steps
         for recorder in reversed(self.recorders):
             _quietly(recorder.close)
-        if self.recorders:
+        if self.recorders or self.close_at is not None:  # nsys's own clock began, and ends, earlier
             self.timer.plan_after(self.closed)
         self._say()
 

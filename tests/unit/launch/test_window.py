@@ -180,6 +180,18 @@ def test_an_early_window_is_compared_with_the_steps_after_it(clock: Clock, tmp_p
     assert status.overhead.slowdown == 2.0
 
 
+def test_after_a_window_of_nsyss_own_clock_bare_steps_are_timed(
+    clock: Clock, tmp_path: Path
+) -> None:
+    watch = StepWatch([], delay_s=25e-9, duration_s=20e-9, status=tmp_path)
+    run(watch, clock, [10] * 18)
+    status = WindowStatus.read(tmp_path)
+    assert [(one.kind, one.first, one.end) for one in status.groups] == [
+        ("bare", status.closed + 1, status.closed + 6),
+        ("bare", status.closed + 6, status.closed + 11),
+    ]
+
+
 def test_steps_that_vary_by_more_than_the_profiler_costs(clock: Clock, tmp_path: Path) -> None:
     uneven = [50, 150, 30, 170, 100]
     durations = [100, 100, 100, *uneven, 100, 100, *(110 for _ in range(5)), 100]
