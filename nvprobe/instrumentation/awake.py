@@ -31,9 +31,8 @@ _followers: list[tuple[Callable[[], object], Callable[[], object]]] = []
 
 def follow(on_wake: Callable[[], object], on_sleep: Callable[[], object]) -> None:
     """Call these when the instrumentation wakes and goes to sleep; the first at once if awake."""
-    if (on_wake, on_sleep) in _followers:
-        return
-    _followers.append((on_wake, on_sleep))
+    if (on_wake, on_sleep) not in _followers:
+        _followers.append((on_wake, on_sleep))
     if _window:
         _call(on_wake)
 

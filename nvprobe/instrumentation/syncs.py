@@ -1,8 +1,9 @@
-"""Hidden synchronisations: the line that makes the host wait, as an NVTX mark and in the sidecar.
+"""Hidden synchronizations: the line that makes the host wait, as an NVTX mark and in the sidecar.
 
-torch warns of every implicit synchronisation (``item``, ``nonzero``, a boolean index, ``cpu``,
-``tolist``, a truth value) in its sync debug mode, from the very frame that caused it. The warning
-is taken out of Python's machinery before anybody sees it:
+torch warns of every implicit synchronization (``item``, ``nonzero``, a boolean index, ``cpu``,
+``tolist``, a truth value) in its sync debug mode, from the very frame that caused it. The mode is
+on while the instrumentation is awake, and the warning is taken out of Python's machinery before
+anybody sees it:
 
 * the entry of one filter, for that message alone, is kept first, so that neither ``error`` raises
   nor ``ignore`` hides it; every other setting stays the program's;
@@ -10,10 +11,16 @@ is taken out of Python's machinery before anybody sees it:
   every other warning unchanged. The message never reaches ``showwarning`` or a
   ``catch_warnings(record=True)``, except where the program itself has asked for the debug mode.
 
+A mark costs microseconds, a warning that the interpreter has shown once for its line less than one.
+So each of the first `FULL_STEPS` steps has a mark for every synchronization, and a later one for
+the first on each line; the analysis gives the others the line of their kind.
+
+A thread without Python prints torch's warning itself: code of ``torch.distributed`` does. So in a
+distributed program the mode stays off, and the methods of tensors that wait are wrapped instead
+(`sync_methods`).
+
 Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
-are wrapped. Setting the mode does not initialise CUDA: it waits until the program does. torch warns
-once a process that the mode is a prototype; where it was nvprobe that set it, nobody sees that, and
-the program is told if it sets the mode itself.
+are wrapped. Setting the mode does not initialize CUDA: it waits until the program does.
 """
 
 from __future__ import annotations
@@ -27,11 +34,21 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nvprobe.instrumentation import (
+    awake,
+    emitter,
+    forwards,
+    places,
+    sidecar,
+    steps,
+    sync_methods,
+    torch_hooks,
+)
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import emitter, forwards, places, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.hooks import Hooks, after_import
-from nvprobe.instrumentation.sources import user_stack
+from nvprobe.instrumentation.sources import is_library, user_stack
+from nvprobe.ranks import placement
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -43,6 +60,10 @@ log = logging.getLogger("nvprobe")
 MESSAGE = "called a synchronizing CUDA operation"
 PROTOTYPE = "Synchronization debug mode is a prototype feature"
 STACK_LINES = 5
+FULL_STEPS = 3
+"""Steps after waking whose every synchronization has a mark: two before a window and its first."""
+MOST = 512
+"""Marks of one line and step, also where no steps are known."""
 WARN = 1
 """The debug mode that warns; 0 is silent, 2 raises."""
 
@@ -54,8 +75,6 @@ class _Setting(threading.local):
 
 
 _setting_ours = _Setting()
-_withheld: str | None = None
-"""torch's remark, which it makes once a process, where it was nvprobe that drew it."""
 
 
 class _Ours:
@@ -75,31 +94,67 @@ class _Ours:
         return text.startswith(MESSAGE) or (_setting_ours.now and text.startswith(PROTOTYPE))
 
 
-_FILTER: tuple[Any, ...] = ("always", _Ours(), UserWarning, None, 0)
+_FILTER: tuple[Any, ...] = ("default", _Ours(), UserWarning, None, 0)
 _SHOW = "_showwarnmsg"
 _MUTATED = ("_filters_mutated", "_filters_mutated_lock_held")
 """Called after a change of the filters: in Python 3.10 to 3.13, and from 3.14 on."""
-_hooks = Hooks("lines of hidden synchronisations")
+_hooks = Hooks("lines of hidden synchronizations")
+_explicit_hooks = Hooks("lines of synchronizations")
 _wanted_mode = 0
 """The debug mode that the program has asked for itself."""
 
 
-class _Place:
-    """A line that synchronises: how often, and its mark made ready."""
+class _Site:
+    """A line that synchronizes: how often it was seen, and its mark made ready."""
 
-    __slots__ = ("count", "label")
+    __slots__ = ("code", "count", "label", "left")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, code: object, label: Label) -> None:
+        self.code = code  # kept, so that its id stays its own
         self.count = 0
-        self.label: Label = emitter.label(f"sync {source}", Category.SYNC)
+        self.left = MOST
+        self.label = label
 
 
-_places: dict[tuple[str, str], _Place] = {}
+_sites: dict[tuple[int, int, str], _Site] = {}
 _lock = threading.Lock()
+_shown: list[tuple[dict[Any, Any], tuple[Any, ...]]] = []
+"""What the interpreter shows no more in this step: registries of modules, and keys in them."""
+_full_steps = FULL_STEPS
+"""Steps that are still marked in full."""
 
 
 def install() -> None:
-    """Report synchronisations from now on."""
+    """Report synchronizations while the instrumentation is awake."""
+    if not _explicit_hooks.begin():
+        return
+    # These stay: code that torch has compiled may be guarded on them.
+    _explicit_hooks.replace("torch.cuda", "synchronize", _explicit("torch.cuda.synchronize"))
+    for name in ("Stream", "Event"):
+        what = f"torch.cuda.{name}.synchronize"
+        _explicit_hooks.replace("torch.cuda.streams", f"{name}.synchronize", _explicit(what))
+    for module in ("torch.distributed.distributed_c10d", "torch.distributed"):
+        _explicit_hooks.replace(module, "init_process_group", _becoming_distributed)
+    steps.on_step(_next_step)
+    awake.follow(_begin, _end)
+
+
+def uninstall() -> None:
+    """Give the program its functions, its debug mode and its warnings back."""
+    _end()
+    _explicit_hooks.undo()
+
+
+def _begin() -> None:
+    """Listen to torch's warnings, or to methods of tensors in a distributed program."""
+    global _full_steps
+    _full_steps = FULL_STEPS
+    _show_again(MOST)
+    if not _explicit_hooks.active:  # uninstalled
+        return
+    if _distributed():
+        sync_methods.begin(_try_to_note)
+        return
     if not _hooks.begin():
         return
     _hooks.replace("warnings", _SHOW, _showing)
@@ -107,15 +162,13 @@ def install() -> None:
         _hooks.replace("warnings", name, _keeping_first, optional=True)
     _mutated()
     _hooks.replace("torch.cuda", "set_sync_debug_mode", _setting)
-    _hooks.replace("torch.cuda", "synchronize", _explicit("torch.cuda.synchronize"))
-    for name in ("Stream", "Event"):
-        what = f"torch.cuda.{name}.synchronize"
-        _hooks.replace("torch.cuda.streams", f"{name}.synchronize", _explicit(what))
     after_import("torch.cuda", lambda cuda: _debug(cuda, WARN))
 
 
-def uninstall() -> None:
-    """Give the program its debug mode and its warnings back."""
+def _end() -> None:
+    """Take the debug mode, the filter and the hooks away."""
+    sync_methods.end()
+    _show_again(MOST)
     if not _hooks.active:
         return
     if "torch.cuda" in sys.modules:
@@ -124,6 +177,41 @@ def uninstall() -> None:
     if _FILTER in warnings.filters:
         warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
     _mutated()
+
+
+def _distributed() -> bool:
+    """Whether code runs here, or will, that prints torch's warnings by itself."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    initialized = getattr(distributed, "is_initialized", None)
+    return placement().rank is not None or bool(initialized and initialized())
+
+
+def _becoming_distributed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        """The same, torch's sync debug mode off from now on."""
+        if _hooks.active:
+            _end()
+            sync_methods.begin(_try_to_note)
+        return original(*args, **kwargs)
+
+    return init_process_group
+
+
+def _next_step(_done: int) -> None:
+    """Between steps: each line is to be marked once more."""
+    global _full_steps
+    _full_steps -= 1
+    _show_again(MOST if _full_steps > 0 else 1)
+
+
+def _show_again(times: int) -> None:
+    """Mark each line so many times from now on."""
+    shown, _shown[:] = _shown[:], []
+    for registry, key in shown:
+        registry.pop(key, None)
+    for site in list(_sites.values()):
+        site.left = times
 
 
 def _debug(cuda: Any, mode: int) -> None:
@@ -165,20 +253,11 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
         original(debug_mode)
         import torch
 
-        _pass_on_remark(torch.is_warn_always_enabled())
         _wanted_mode = int(torch.cuda.get_sync_debug_mode())
         if _wanted_mode == 0 and _takes_warnings():
             _quietly(original, WARN)
 
     return set_sync_debug_mode
-
-
-def _pass_on_remark(repeated: bool) -> None:
-    """Say to the program what torch would have said, unless it has just ``repeated`` it."""
-    global _withheld
-    text, _withheld = _withheld, None
-    if text is not None and not repeated:
-        warnings.warn(text, UserWarning, stacklevel=2)  # our own wrapper is not counted
 
 
 def _mutated() -> None:
@@ -209,18 +288,33 @@ def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def showwarnmsg(message: Any) -> None:
         """Show what the program would have seen; note what tells of a synchronisation."""
         text = str(message.message)
-        if _setting_ours.now and text.startswith(PROTOTYPE):
-            global _withheld
-            _withheld = text
-            return
-        if not text.startswith(MESSAGE):
-            original(message)
-            return
-        _try_to_note(MESSAGE)
-        if _wanted_mode == WARN:
+        if text.startswith(MESSAGE):
+            again = _try_to_note(MESSAGE) or _wanted_mode == WARN
+            _remember(message, text, again=again)
+            if _wanted_mode == WARN:
+                original(message)
+        elif _setting_ours.now and text.startswith(PROTOTYPE):
+            _remember(message, text, again=True)
+        else:
             original(message)
 
     return showwarnmsg
+
+
+def _remember(message: Any, text: str, *, again: bool) -> None:
+    """Let the interpreter hand us the next warning of this line, or none before the next step."""
+    key = (text, message.category, message.lineno)
+    frame = places.caller(2)
+    while frame is not None:
+        registry = frame.f_globals.get("__warningregistry__")
+        if registry is not None and key in registry:
+            # Many lines of the program's share a line of torch: that one stays to be shown.
+            if again or is_library(frame.f_code.co_filename):
+                registry.pop(key, None)
+            else:
+                _shown.append((registry, key))
+            return
+        frame = frame.f_back
 
 
 def _explicit(what: str) -> Callable[[Any], Any]:
@@ -232,7 +326,7 @@ def _explicit(what: str) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **kwargs: Any) -> Any:
             """The same, noted with its line."""
-            if compiling_module.compiling():
+            if compiling_module.compiling() or not awake.now or _is_ours(places.caller(1)):
                 return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
@@ -247,30 +341,67 @@ def _explicit(what: str) -> Callable[[Any], Any]:
     return wrap
 
 
-def _try_to_note(message: str) -> None:
-    """Write one synchronisation; what goes wrong with it is not the program's trouble."""
+def _is_ours(frame: FrameType | None) -> bool:
+    """Whether nvprobe itself waits for the GPU."""
+    name = frame.f_globals.get("__name__", "") if frame is not None else ""
+    return str(name).startswith("nvprobe.")
+
+
+def _try_to_note(message: str) -> bool:
+    """Write one synchronization and say whether the line's next one is to be written, too.
+
+    What goes wrong with it is not the program's trouble.
+    """
     try:
-        _note(message, places.caller(2))  # who synchronised, behind the wrapper that reports
+        return _note(message, places.caller(2))  # behind the wrapper that reports
     except Exception as error:
-        log.debug("a synchronisation is not reported: %r", error)
+        log.debug("a synchronization is not reported: %r", error)
+        return False
 
 
-def _note(message: str, frame: FrameType | None) -> None:
-    """Write one synchronisation: a mark each time, a line at counts 1, 2, 4, 8 and so on."""
-    stack = user_stack(frame, STACK_LINES, hidden=forwards.is_wrapper)
-    source = stack[0] if stack else "unknown:0"
-    key = (source, message)
+def _note(message: str, frame: FrameType | None) -> bool:
+    """Write one synchronization: a mark, and a line at counts 1, 2, 4, 8 and so on."""
+    user = _users(frame)
+    key = (0, 0, message) if user is None else (id(user.f_code), user.f_lasti, message)
+    site = _sites.get(key)
+    if site is None:
+        site = _meet(key, user or frame)
     with _lock:
-        place = _places.get(key) or _places.setdefault(key, _Place(source))
-        place.count += 1
-        count = place.count
-    emitter.mark(place.label)
+        if site.left <= 0:
+            return False
+        site.left -= 1
+        site.count += 1
+        count = site.count
+    emitter.mark(site.label)
     if count & (count - 1) == 0:
-        sidecar.write(
-            "sync",
-            source=source,
-            stack=stack,
-            count=count,
-            unix_ns=time.time_ns(),
-            message=message,
-        )
+        _write(message, frame, count)
+    return site.left > 0
+
+
+def _users(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is the program's own."""
+    while frame is not None and (
+        is_library(frame.f_code.co_filename) or forwards.is_wrapper(frame.f_code)
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _meet(key: tuple[int, int, str], frame: FrameType | None) -> _Site:
+    stack = user_stack(frame, 1, hidden=forwards.is_wrapper)
+    source = stack[0] if stack else "unknown:0"
+    label = emitter.label(f"sync {source}", Category.SYNC)
+    return _sites.setdefault(key, _Site(frame and frame.f_code, label))
+
+
+def _write(message: str, frame: FrameType | None, count: int) -> None:
+    stack = user_stack(frame, STACK_LINES, hidden=forwards.is_wrapper)
+    sidecar.write(
+        "sync",
+        source=stack[0] if stack else "unknown:0",
+        stack=stack,
+        count=count,
+        sampled=True,
+        unix_ns=time.time_ns(),
+        message=message,
+    )

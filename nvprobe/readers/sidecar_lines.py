@@ -108,9 +108,9 @@ def sync(line: dict[str, Any], process: int) -> SyncSource:
     count = line.get("count", 1)
     if not is_whole(count):
         raise ValueError("no count")
-    return SyncSource(
-        process, str(line.get("source")), tuple(map(str, line.get("stack") or ())), int(count)
-    )
+    stack = tuple(map(str, line.get("stack") or ()))
+    sampled = line.get("sampled") is True
+    return SyncSource(process, str(line.get("source")), stack, int(count), sampled)
 
 
 def text_of(value: Any) -> str | None:

@@ -163,6 +163,8 @@ class SyncSource:
     source: str
     stack: tuple[str, ...]
     count: int
+    sampled: bool = False
+    """Whether only some synchronizations have a mark: in each step the first one at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -146,30 +147,6 @@ def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
     assert recording.marks("sync") == []
 
 
-def test_the_remark_that_torch_makes_once_reaches_a_program_that_sets_the_mode(recorder: Recorder):
-    code = (
-        PROGRAM
-        + """
-said = []
-def set_mode(mode):                               # TORCH_WARN_ONCE
-    if not said:
-        said.append(mode)
-        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
-    modes.append(mode)
-torch._C._cuda_set_sync_debug_mode = set_mode
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    syncs.install()
-    assert said == [1] and caught == []
-    for _ in range(2):
-        torch.cuda.set_sync_debug_mode(0); line = sys._getframe().f_lineno
-assert [(one.category, one.lineno) for one in caught] == [(UserWarning, line)], caught
-assert caught[0].filename == __file__
-"""
-    )
-    recorder.run(code)
-
-
 def test_that_the_mode_is_a_prototype_is_told_only_to_who_sets_it(
     recorder: Recorder, tmp_path: Path
 ):
@@ -230,3 +207,85 @@ syncs.uninstall()
     )
     recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
     assert "prototype" not in recording.completed.stderr
+
+
+STEPS = """
+from nvprobe.instrumentation import awake, steps
+awake.sleep()
+mine = warnings.filters[:]
+syncs.install()
+assert modes == [] and warnings.filters == mine
+awake.wake()
+assert modes == [1]
+def twice(number):
+    steps.begin("call")
+    for _ in range(4):
+        item(); item()
+    warnings.warn("the program's own")
+for number in range(6):
+    twice(number)
+awake.sleep()
+assert modes == [1, 0] and warnings.filters == mine
+assert not any("synchron" in str(key) for key in __warningregistry__), __warningregistry__
+"""
+
+
+def test_after_three_steps_each_line_is_marked_once_a_step(recorder: Recorder, tmp_path: Path):
+    code = PROGRAM.replace("stacklevel=2", "stacklevel=1") + STEPS
+    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    marks = recording.marks("sync")
+    pushed = [
+        event.unix_ns for event in recording.events if (event.kind, event.text) == ("push", "step")
+    ]
+    per_step = [
+        sum(start <= mark.unix_ns < end for mark in marks)
+        for start, end in itertools.pairwise([*pushed, 2**63])
+    ]
+    assert per_step == [8, 8, 1, 1, 1, 1], per_step
+    assert recording.completed.stderr.count("UserWarning: the program's own") == 1
+
+
+def test_a_distributed_program_has_its_methods_noted_and_no_debug_mode(
+    recorder: Recorder, tmp_path: Path
+):
+    code = (
+        PROGRAM
+        + """
+class Resident(torch.Tensor):                     # a tensor that says it is on a GPU
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+x = torch.ones(3).as_subclass(Resident)
+syncs.install()
+assert modes == [], modes
+x.tolist()                                        # sync
+x[x > 0]                                          # sync
+x[0]
+bool(x.sum().as_subclass(Resident))               # sync
+torch.ones(1).item()
+syncs.uninstall()
+assert torch.Tensor.item is torch._C.TensorBase.item
+assert "__getitem__" not in vars(torch.Tensor)
+"""
+    )
+    recording = recorder.run(
+        code, NVPROBE_SIDECAR=str(tmp_path / "side"), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0"
+    )
+    text = (recording.folder / "script.py").read_text().splitlines()
+    wanted = [f"script.py:{at}" for at, one in enumerate(text, 1) if one.endswith("# sync")]
+    assert [line["source"] for line in sync_lines(tmp_path / "side")] == wanted
+
+
+def test_a_program_that_becomes_distributed_gives_the_debug_mode_up(recorder: Recorder):
+    code = (
+        PROGRAM
+        + """
+syncs.install()
+assert modes == [1]
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+assert modes == [1, 0]
+assert torch.Tensor.item is not torch._C.TensorBase.item
+dist.destroy_process_group()
+"""
+    )
+    recorder.run(code)

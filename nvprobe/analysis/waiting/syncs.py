@@ -24,7 +24,7 @@ from nvprobe.analysis.waiting.lines import CodeLines, call_lines
 from nvprobe.analysis.waiting.sampled import LineSamples
 from nvprobe.analysis.waiting.sync_operators import chain_operators, path_operators
 from nvprobe.attribution.intervals import runs, sorted_by
-from nvprobe.attribution.model import Attribution
+from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
 __all__ = ["SyncSites", "Syncs", "sync_sites"]
@@ -155,6 +155,9 @@ def _named(
         parts.append((seen, samples.labels))
     (marked, chained, in_path, in_chain, *more), labels = _Labels(parts).coded()
     source = _shared(_first(marked, in_chain), group)
+    if any(one.sampled for one in trace.sidecar.syncs):
+        step = _steps(attribution, waits.start)
+        source = carried(source, step, waits.thread, trace.calls.name[waits.call], path)
     operator = _first(_shared(chained, group), in_path)
     if lines is not None:
         source, operator = _first(source, more[0]), _first(operator, more[1])
@@ -202,6 +205,41 @@ def _marked(trace: Trace, waits: SyncCalls, group: Column) -> tuple[Column, pa.S
         named = _count_back(last, int(group[low]) if high > low else 0)
         label[named[named >= 0]] = rows[at][named >= 0]
     return label[group], where
+
+
+def carried(source: Column, step: Column, *site: Column) -> Column:
+    """``source`` (-1: no mark), the lines of marked waits given to others of their site.
+
+    Every wait of a thread's first step is marked, if it can be; of a later step the first of each
+    line. So a wait has the line of the one at its place in the first step, where its site waits as
+    often in its own; else the line of its site, where there is only one, and no wait of the first
+    step was without.
+    """
+    code = _site_codes(*site)
+    first = np.full(int(code.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, code, step)
+    whole = step == first[code]
+    in_step = _site_codes(code, step)
+    order = np.argsort(in_step, kind="stable")
+    heads = runs(in_step[order])
+    length = np.diff(np.append(heads, len(order)))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(heads, length)
+    often = np.empty(len(order), np.int64)
+    often[order] = np.repeat(length, length)
+    out = _agreed(np.where(whole, source, -1), code, often, place)
+    out = _first(source, out)
+    lacking = np.zeros(len(first), bool)
+    lacking[code[whole & (source < 0)]] = True
+    alike = _agreed(source, code)
+    return np.where((out < 0) & ~lacking[code], alike, out)
+
+
+def _steps(attribution: Attribution, time: Column) -> Column:
+    """Number of steps that have begun at each instant, over all threads."""
+    ranges = attribution.trace.ranges
+    starts = np.sort(ranges.start[attribution.tree.kind == Kind.STEP])
+    return np.searchsorted(starts, time, "right").astype(np.int64)
 
 
 def _together(waits: SyncCalls, work: HostWork) -> Column:

@@ -1,0 +1,85 @@
+"""Lines of hidden synchronizations from the methods of tensors that wait, for distributed programs.
+
+There torch's sync debug mode would print warnings from threads that Python does not know. These
+methods are replaced while the instrumentation is awake: only what always waits, when it does. A
+call from C++ (``torch.unique``, an extension) is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nvprobe.instrumentation import compiling as compiling_module
+from nvprobe.instrumentation.frames import uncounted
+from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.torch_hooks import hide_from_dynamo
+
+__all__ = ["begin", "end"]
+
+METHODS = ("item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__float__")
+"""Methods that wait for the value of a tensor on the GPU."""
+INDEXING = ("__getitem__", "__setitem__")
+"""Those wait where the index is a tensor of truth values."""
+
+_hooks = Hooks("lines of hidden synchronizations in a distributed program")
+_note: Callable[[str], object] = str
+
+
+def begin(note: Callable[[str], object]) -> None:
+    """Call ``note("Tensor.item")`` after each call that has waited, behind one frame of ours."""
+    global _note
+    _note = note
+    if not _hooks.begin():
+        return
+    for name in METHODS:
+        _hooks.replace("torch", f"Tensor.{name}", _waiting(_always), inherited=True)
+    for name in INDEXING:
+        _hooks.replace("torch", f"Tensor.{name}", _waiting(_by_mask), inherited=True)
+
+
+def end() -> None:
+    """Give torch its methods back."""
+    _hooks.undo()
+
+
+def _always(_args: tuple[Any, ...]) -> bool:
+    return True
+
+
+def _by_mask(args: tuple[Any, ...]) -> bool:
+    index = args[0] if args else None
+    return any(_is_mask(one) for one in (index if isinstance(index, tuple) else (index,)))
+
+
+def _is_mask(index: Any) -> bool:
+    return str(getattr(index, "dtype", "")) in ("torch.bool", "torch.uint8")
+
+
+def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        """The replacement of one method."""
+        from torch.overrides import handle_torch_function, has_torch_function_unary
+
+        compiling = compiling_module.compiling
+        what = f"Tensor.{original.__name__}"
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            """The same, noted with its line where it has waited."""
+            if compiling():
+                return original(self, *args, **kwargs)
+            if has_torch_function_unary(self):  # a subclass may know the method by its identity
+                return handle_torch_function(original, (self,), self, *args, **kwargs)
+            if not self.is_cuda or not waits(args):
+                return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                _note(what)
+
+        hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask])
+        return method
+
+    return wrap
