@@ -236,6 +236,8 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     """A DataFrame; lists stay Python lists, and what was a dictionary is one again."""
     import pandas as pd
 
+    from nvprobe.report.frames import CaptureFrame
+
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     frame: pd.DataFrame = table.to_pandas(types_mapper=nullable.get)
     for field in table.schema:
@@ -244,7 +246,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
             if field.type == pa.list_(NAMED):
                 values = [_dictionary(entries) for entries in values]
             frame[field.name] = pd.Series(values, dtype=object)
-    return frame
+    return CaptureFrame(frame)
 
 
 def _dictionary(entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
-__all__ = ["cache_folder"]
+__all__ = ["cache_folder", "is_own", "make_own"]
 
 _OFF = frozenset({"0", "off", "no", "false"})
 
@@ -22,3 +23,24 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # no home at all
         return None
     return Path(home) / "nvprobe"
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder is this user's, not a link, and nobody else can write it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    return plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def make_own(folder: Path) -> bool:
+    """Make a folder that only this user can enter; whether there is one now."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if is_own(folder):
+            folder.chmod(0o700)
+    except OSError:
+        return False
+    return is_own(folder)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nvprobe.cache_folder import is_own, make_own
 from nvprobe.errors import ToolError
 from nvprobe.private_exports import drop_private_rows, private_folder, settle
 
@@ -261,7 +262,7 @@ def _cache_file(path: Path, version: str) -> Path:
 def _read_cache(file: Path) -> dict[str, str] | None:
     """Flags cached earlier, or None where there are none to trust."""
     try:
-        flags = json.loads(file.read_text("utf-8"))
+        flags = json.loads(file.read_text("utf-8")) if is_own(file) else None
     except (OSError, ValueError):
         return None
     if not isinstance(flags, dict) or not flags:
@@ -275,7 +276,8 @@ def _write_cache(file: Path, flags: Mapping[str, str]) -> None:
         return
     partial = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_own(file.parent)
+        partial.touch(0o600)
         partial.write_text(json.dumps(dict(flags)), "utf-8")
         partial.replace(file)
     except OSError:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from nvprobe.cache_folder import cache_folder
+from nvprobe.cache_folder import cache_folder, is_own
 from nvprobe.errors import ToolError
 from nvprobe.launch.nsys import profile_argv
 from nvprobe.launch.options import LaunchOptions
@@ -110,7 +110,7 @@ def kept(nsys: Nsys | None) -> dict[str, Any] | None:
     if file is None:
         return None
     with suppress(OSError, ValueError):
-        document = json.loads(file.read_text("utf-8"))
+        document = json.loads(file.read_text("utf-8")) if is_own(file) else None
         return document if isinstance(document, dict) else None
     return None
 

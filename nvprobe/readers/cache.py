@@ -1,7 +1,8 @@
 """Kept work: exports of reports and Traces of large inputs; a second command starts at once.
 
 Everything lies below one folder (``$NVPROBE_CACHE``, else ``nvprobe`` in the user's cache folder),
-readable by the user alone: names of a program may tell more than its owner wants to share. An
+readable by the user alone: names of a program may tell more than its owner wants to share. What
+another user owns or could have written is not read: not the folder, not an entry, not a file. An
 entry is found by a fingerprint of the input *and* of nvprobe's own loaders, so it is never stale:
 
 * size, inode and the times of last change of every file of the input, which no ordinary program
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvprobe.cache_folder import cache_folder as folder
+from nvprobe.cache_folder import is_own, make_own
 from nvprobe.errors import UsageError
 
 __all__ = ["Entry", "clear", "entries", "fingerprint", "folder", "kept", "limit_bytes"]
@@ -97,15 +99,16 @@ def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path |
     leave nothing behind.
     """
     root = folder()
-    if root is None:
+    if root is None or not make_own(root) or not make_own(root / kind):
         return None
     place = root / kind / key
-    if (place / "name").is_file():
+    if place.is_symlink():
+        place.unlink()
+    if _is_usable(place):
         with contextlib.suppress(OSError):
             os.utime(place)
         return place
     try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=place.parent))
     except OSError:
         return None
@@ -113,17 +116,20 @@ def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path |
         make(partial)
         with contextlib.suppress(OSError):
             (partial / "name").write_text(name, "utf-8", "surrogateescape")
+            for file in partial.iterdir():
+                file.chmod(0o600)
             _put(partial, place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _evict(keep=place)
-    return place if (place / "name").is_file() else None
+    return place if _is_usable(place) else None
 
 
 def entries() -> list[Entry]:
     """What is kept, used longest ago first."""
     root = folder()
-    found = [] if root is None else [_entry(path) for path in _places(root)]
+    mine = root is not None and is_own(root)
+    found = [_entry(path) for path in _places(root)] if root and mine else []
     return sorted((entry for entry in found if entry), key=lambda entry: entry.used)
 
 
@@ -136,12 +142,21 @@ def clear() -> int:
     return freed
 
 
+def _is_usable(place: Path) -> bool:
+    """Whether a finished entry is there, all of it this user's and not to be written by others."""
+    try:
+        whole = is_own(place) and is_own(place / "name")
+        return whole and all(is_own(file) for file in place.iterdir())
+    except OSError:
+        return False
+
+
 def _put(partial: Path, place: Path) -> None:
     """Move a finished result into its place; another process may have been faster."""
     try:
         partial.replace(place)
     except OSError:
-        if not (place / "name").is_file():
+        if not _is_usable(place):
             shutil.rmtree(place, ignore_errors=True)
             with contextlib.suppress(OSError):
                 partial.replace(place)

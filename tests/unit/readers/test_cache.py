@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -327,3 +328,73 @@ def test_a_kept_trace_gives_the_same_document(path: Path, tmp_path: Path) -> Non
     trace = load(path)
     write_columns(trace, tmp_path)
     assert to_json(analyze(attribute(read_columns(tmp_path)))) == to_json(analyze(attribute(trace)))
+
+
+def _entry_of(tmp_path: Path) -> tuple[Path, Callable[[], Path | None], list[int]]:
+    """A kept entry, how to ask for it, and how often it was made."""
+    made: list[int] = []
+
+    def ask() -> Path | None:
+        def make(folder: Path) -> None:
+            made.append(1)
+            (folder / "data").write_text("mine")
+
+        return cache.kept("trace", "a" * 40, "x.json", make)
+
+    place = ask()
+    assert place is not None
+    return place, ask, made
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NVPROBE_CACHE", str(tmp_path / "kept"))
+    return tmp_path
+
+
+def test_what_is_kept_is_its_owners_alone(private: Path) -> None:
+    before = os.umask(0)
+    try:
+        place, _, _ = _entry_of(private)
+    finally:
+        os.umask(before)
+    for path in (private / "kept", place.parent, place):
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in place.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("which", [".", "data", "name"])
+def test_an_entry_that_others_could_write_is_made_anew(private: Path, which: str) -> None:
+    place, ask, made = _entry_of(private)
+    (place / which).chmod(0o777)
+    assert ask() == place
+    assert len(made) == 2
+    assert ask() == place
+    assert len(made) == 2
+
+
+def test_an_entry_that_is_a_link_is_not_followed(private: Path) -> None:
+    place, ask, made = _entry_of(private)
+    place.rename(private / "elsewhere")
+    place.symlink_to(private / "elsewhere")
+    ask()
+    assert len(made) == 2
+    place, ask, made = _entry_of(private / "x")
+    (place / "data").unlink(missing_ok=True)
+    (place / "data").symlink_to("/etc/passwd")
+    ask()
+    assert not (place / "data").is_symlink()
+
+
+def test_a_folder_that_others_can_write_is_not_used(private: Path) -> None:
+    (private / "kept").mkdir()
+    (private / "kept").chmod(0o777)
+    assert cache.kept("trace", "a" * 40, "x", lambda folder: None) is None
+    assert cache.entries() == []
+
+
+def test_another_users_folder_is_not_used(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _entry_of(private)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert cache.kept("trace", "a" * 40, "x", lambda folder: None) is None
+    assert cache.entries() == []

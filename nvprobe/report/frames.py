@@ -1,0 +1,46 @@
+"""DataFrames whose texts come from a capture: printed, they cannot drive the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from nvprobe.report.cells import visible
+
+__all__ = ["CaptureFrame", "CaptureSeries"]
+
+
+class CaptureSeries(pd.Series):
+    """A Series that shows control characters as escapes; its values are what was recorded."""
+
+    @property
+    def _constructor(self) -> Callable[..., CaptureSeries]:
+        return CaptureSeries
+
+    @property
+    def _constructor_expanddim(self) -> Callable[..., CaptureFrame]:
+        return CaptureFrame
+
+    def to_string(self, *given: Any, **options: Any) -> Any:
+        """As pandas, which `print` asks, too."""
+        text = super().to_string(*given, **options)
+        return visible(text) if isinstance(text, str) else text
+
+
+class CaptureFrame(pd.DataFrame):
+    """A DataFrame that shows control characters as escapes; its values are what was recorded."""
+
+    @property
+    def _constructor(self) -> Callable[..., CaptureFrame]:
+        return CaptureFrame
+
+    @property
+    def _constructor_sliced(self) -> Callable[..., CaptureSeries]:
+        return CaptureSeries
+
+    def to_string(self, *given: Any, **options: Any) -> Any:
+        """As pandas, which `print` asks, too."""
+        text = super().to_string(*given, **options)
+        return visible(text) if isinstance(text, str) else text
