@@ -375,7 +375,7 @@ def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
     if ending.signal is not None and status.closed is None:
         return f"no trace was written: signal {ending.signal} ended the program while it recorded"
     if status.opened is None and window.first:
-        return never_opened(window, status.steps)
+        return never_opened(window, status.steps, ending)
     return "no trace was written: the program did not import torch, or its profiler failed"
 
 

@@ -67,7 +67,7 @@ def collect(
     if _usable(target):
         capture.report = target
     else:
-        capture.problem = _why_none(folder, temporary, window, status, capture)
+        capture.problem = _why_none(folder, temporary, window, status, ending, capture)
     return capture
 
 
@@ -135,12 +135,17 @@ def _keep(stream: Path, folder: Path) -> None:
 
 
 def _why_none(
-    folder: Path, temporary: Path, window: Window, status: WindowStatus, capture: Capture
+    folder: Path,
+    temporary: Path,
+    window: Window,
+    status: WindowStatus,
+    ending: Ending,
+    capture: Capture,
 ) -> str:
     """Why there is no report, the likeliest reason first."""
     log = _log(temporary)
     if window.by_steps and status.opened is None:
-        return never_opened(window, status.steps)
+        return never_opened(window, status.steps, ending)
     if disk_full(folder) or disk_full(temporary):
         return f"no report was written: {DISK_FULL}"
     if not os.access(folder, os.W_OK):
@@ -155,8 +160,15 @@ def _why_none(
     return f"no report was written. nsys said: {said} (see nsys.log in the run folder)"
 
 
-def never_opened(window: Window, steps: int) -> str:
+def never_opened(window: Window, steps: int, ending: Ending) -> str:
     """Why a window of steps recorded nothing, and which window would."""
+    if ending.code or ending.signal:
+        how = f"signal {ending.signal}" if ending.signal else f"exit code {ending.code}"
+        begun = f"{steps} step{'s' * (steps != 1)}" if steps else "no step"
+        return (
+            f"the program failed ({how}) before the capture window ({window}) opened: "
+            f"{begun} had begun"
+        )
     if steps:
         return (
             f"the capture window ({window}) never opened: the program made {steps} steps. "

@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analysis.coverage import Coverage, by_group
 from nvprobe.analysis.overlap.streams import Streams
@@ -23,6 +24,8 @@ from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, c
 
 __all__ = ["SyncCalls", "synchronising_calls"]
 
+OWN_SYNCHRONIZATION = "nvprobe synchronizes"
+"""The range in which nvprobe itself waits for the GPU."""
 _DIRECT = (2, 3, 4)
 """CUPTI memory kinds that copies reach without staging: pinned, device, array."""
 
@@ -60,6 +63,7 @@ def synchronising_calls(
         return SyncCalls.empty()
     calls = trace.calls
     by_name = np.flatnonzero(roles == CallRole.SYNC)
+    by_name = by_name[~_own(attribution, by_name)]
     memory = np.flatnonzero(roles == CallRole.ALLOCATION)
     rows = np.concatenate((by_name, _blocking_copies(attribution, roles), memory))
     device, stream = _awaited(attribution, rows)
@@ -83,6 +87,16 @@ def synchronising_calls(
         op=np.full(len(rows), NO_ROW),
     )
     return dataclasses.replace(waits, op=_awaited_ops(attribution, lanes, waits))
+
+
+def _own(attribution: Attribution, rows: Column) -> Column:
+    """Bool per call: nvprobe itself waits for the GPU, at a border of the window."""
+    calls, paths = attribution.trace.calls, attribution.paths
+    ours = pc.equal(paths.names, OWN_SYNCHRONIZATION).to_numpy(zero_copy_only=False)
+    if not ours.any():
+        return np.zeros(len(rows), bool)
+    path = attribution.open.at(calls.thread[rows], calls.start[rows])
+    return (path >= 0) & ours[paths.name[path]]
 
 
 def _blocking_copies(attribution: Attribution, roles: Column) -> Column:

@@ -503,3 +503,14 @@ def test_collectives_with_a_stream_of_their_own_are_not_sent_to_one() -> None:
         [found] = analysis_of(loop(scene)).findings or ()
         assert found.id == "exposed_communication"
         assert ("of their own already" in found.advice[0]) == own
+
+
+def test_what_nvprobe_waits_for_itself_is_no_wait_of_the_program() -> None:
+    scene = loop(sync_each_layer)
+    expected = analysis_of(scene).waits
+    scene.launch(BF16_GEMM, 100 * US)
+    scene.inside("nvprobe synchronizes", scene.item)
+    found = analysis_of(scene).waits
+    assert expected is not None
+    assert found is not None
+    assert len(found.syncs.calls) == len(expected.syncs.calls) > 0
