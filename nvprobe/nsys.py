@@ -9,17 +9,21 @@ hang, or print nonsense, and each of those is a :class:`~nvprobe.errors.ToolErro
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nvprobe import limits
 from nvprobe.cache_folder import is_own, make_own
 from nvprobe.errors import ToolError
 from nvprobe.private_exports import drop_private_rows, private_folder, settle
@@ -166,7 +170,9 @@ def export(
     argv += [f"{_PAYLOADS}=true"] if _offers_payloads(nsys) else []
     with private_folder(beside=output) as folder:
         made = folder / output.name
-        log = _ask([*argv, "--output", os.fspath(made), os.fspath(report)], timeout_s)
+        largest = limits.unpacked(report.stat().st_size) if report.is_file() else None
+        argv += ["--output", os.fspath(made), os.fspath(report)]
+        log = _ask(argv, timeout_s, largest=largest)
         if not made.exists() or not made.stat().st_size:
             said = _last_line(log)
             raise ToolError(f"nsys export wrote no {made.name} from {report.name}: {said}")
@@ -210,8 +216,10 @@ def import_qdstrm(
     return output
 
 
-def _ask(argv: Sequence[str], timeout_s: float | None = PROBE_TIMEOUT_S) -> str:
-    """What a command prints, both streams together."""
+def _ask(
+    argv: Sequence[str], timeout_s: float | None = PROBE_TIMEOUT_S, *, largest: int | None = None
+) -> str:
+    """What a command prints, both streams together; it may write files of ``largest`` bytes."""
     name = " ".join([Path(argv[0]).name, *(word for word in argv[1:3] if word.isalpha())])
     try:
         done = subprocess.run(
@@ -221,15 +229,26 @@ def _ask(argv: Sequence[str], timeout_s: float | None = PROBE_TIMEOUT_S) -> str:
             stderr=subprocess.STDOUT,
             timeout=timeout_s,
             check=False,
+            preexec_fn=functools.partial(_bound_files, largest) if largest else None,
         )
     except subprocess.TimeoutExpired:
         raise ToolError(f"{name} did not answer within {timeout_s:g} s") from None
     except OSError as error:
         raise ToolError(f"{name} cannot be run: {error.strerror}") from None
     text = done.stdout.decode("utf-8", "replace")
+    if largest and done.returncode in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
+        most = f"{largest >> 20:,} MiB"
+        raise ToolError(f"{name} wrote more than {most} from one report; {limits.HOW_TO_RAISE}")
     if done.returncode:
         raise ToolError(f"{name} failed with code {done.returncode}: {_last_line(text)}")
     return text
+
+
+def _bound_files(largest: int) -> None:
+    """In a child before its program starts."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    most = largest if hard == resource.RLIM_INFINITY else min(largest, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
 def _last_line(text: str) -> str:

@@ -105,3 +105,19 @@ def test_what_cannot_be_cleaned_is_not_kept(tmp_path: Path) -> None:
     file.write_bytes(b"SQLite format 3\0" + b"x" * 4096)
     with pytest.raises(ToolError, match="cannot be taken out"):
         drop_private_rows(file)
+
+
+def test_an_export_cannot_fill_the_disk(tmp_path: Path) -> None:
+    """A report of a few bytes that would become 100 MiB."""
+    nsys = tmp_path / "nsys"
+    nsys.write_text(
+        "#!/bin/sh\n"
+        'while [ $# -gt 1 ]; do [ "$1" = --output ] && out=$2; shift; done\n'
+        '[ -z "$out" ] || exec head -c 104857600 /dev/zero > "$out"\n'
+    )
+    nsys.chmod(0o755)
+    report = tmp_path / "r.nsys-rep"
+    report.write_text("small")
+    with pytest.raises(ToolError, match=r"wrote more than 64 MiB .*--raise-limits"):
+        export(Nsys(nsys, (2025,), "2025"), report, tmp_path / "report.sqlite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "r.nsys-rep"]
