@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import SpanRows
@@ -10,10 +11,18 @@ from nvprobe.trace import OPEN, Trace
 
 __all__ = ["span_rows"]
 
+OWN_WINDOW = "nvprobe.window"
+"""The span that nvprobe opens its window with."""
+
 
 def span_rows(trace: Trace) -> SpanRows:
-    """Totals of the start/end ranges, the longest first; open ones last until the capture's end."""
+    """Totals of the start/end ranges, the longest first; open ones last until the capture's end.
+
+    Without nvprobe's own, which opens the capture window where there is no CUDA.
+    """
     spans = trace.spans
+    own = pc.equal(trace.strings, OWN_WINDOW).to_numpy(zero_copy_only=False)
+    spans = spans.take(np.flatnonzero((spans.name < 0) | ~own[spans.name]))
     end = np.where(spans.end == OPEN, np.maximum(trace.end_ns, spans.start), spans.end)
     length = np.maximum(end - spans.start, 0)
     key, group = distinct((spans.domain.astype(np.int64) + 1) << 32 | (spans.name + 1))

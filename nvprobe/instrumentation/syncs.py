@@ -286,7 +286,7 @@ def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
 def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def showwarnmsg(message: Any) -> None:
-        """Show what the program would have seen; note what tells of a synchronisation."""
+        """Show what the program would have seen; note what reports a synchronization."""
         text = str(message.message)
         if text.startswith(MESSAGE):
             again = _try_to_note(MESSAGE) or _wanted_mode == WARN
@@ -318,7 +318,7 @@ def _remember(message: Any, text: str, *, again: bool) -> None:
 
 
 def _explicit(what: str) -> Callable[[Any], Any]:
-    """Wrap a function that synchronises on purpose."""
+    """Wrap a function that synchronizes on purpose."""
 
     def wrap(original: Any) -> Any:
         """The replacement of one function."""

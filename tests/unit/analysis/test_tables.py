@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from functools import partial
 from itertools import count
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 
 from nvprobe.analysis.devices import device_use
 from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
 from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.spans import span_rows
 from nvprobe.analysis.steps import steps
 from nvprobe.attribution import attribute
+from nvprobe.trace import Spans
 from tests.analysis_oracle import AnalysisOracle
 from tests.oracle import STEP_WORDS
 from tests.random_traces import traces
@@ -175,3 +180,17 @@ def test_what_compiles_is_no_step():
     scene.inside(name, lambda: scene.launch(ADD, 20_000))  # not compiling: someone's own name
     scene.inside("decode 3", partial(scene.inside, compile_, nested))
     assert analysis_of(scene).steps.index.tolist() == [0, 3]
+
+
+def test_the_span_that_opens_the_window_is_not_the_programs() -> None:
+    scene = Scene()
+    scene.launch(ADD, 1)
+    trace = scene.trace()
+    names = pa.array(["nvprobe.window", "mine"])
+    zero = np.zeros(2, np.int64)
+    spans = Spans(
+        **{field.name: zero for field in dataclasses.fields(Spans)}
+        | {"name": np.arange(2), "start": zero, "end": zero + 5}
+    )
+    rows = span_rows(dataclasses.replace(trace, strings=names, spans=spans))
+    assert rows.name.tolist() == [1]
