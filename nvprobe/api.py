@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from nvprobe.errors import UsageError
 from nvprobe.merging.load import load
 from nvprobe.report.document import Document, document, encode, plain
 from nvprobe.report.event_tables import TABLES as EVENTS
-from nvprobe.report.event_tables import event_tables
+from nvprobe.report.event_tables import event_table
 from nvprobe.report.result_tables import RESULTS, result_tables
 from nvprobe.report.schema import NAMED
 from nvprobe.trace import Trace
@@ -145,27 +145,22 @@ class Results:
         """One table of results by its name in docs/tables.md; without rows where there are none."""
         if name not in RESULTS:
             raise UsageError(f"{name!r} is not a table of results; there are {', '.join(RESULTS)}")
-        return self._frame(name, self._results[name])
+        return self._frame(name, lambda: self._results[name])
 
     def events(self, name: str) -> pd.DataFrame:
         """One table of events (``ops``, ``calls``, ``range_events``, …) of docs/tables.md."""
         if name not in EVENTS:
             raise UsageError(f"{name!r} is not a table of events; there are {', '.join(EVENTS)}")
-        absent = pa.table({field.name: pa.nulls(0) for field in EVENTS[name]})
-        return self._frame(f"events {name}", self._events.get(name, absent))
+        return self._frame(f"events {name}", lambda: event_table(self.analysis.attribution, name))
 
     @cached_property
     def _results(self) -> dict[str, pa.Table]:
         return result_tables(self.analysis, self.document)
 
-    @cached_property
-    def _events(self) -> dict[str, pa.Table]:
-        return event_tables(self.analysis.attribution)
-
-    def _frame(self, key: str, table: pa.Table) -> pd.DataFrame:
+    def _frame(self, key: str, table: Callable[[], pa.Table]) -> pd.DataFrame:
         """The DataFrame of a table, made once; what is done to a result does not change it."""
         if key not in self._frames:
-            self._frames[key] = _frame(table)
+            self._frames[key] = _frame(table())
         return self._frames[key].copy(deep=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.event_tables import ABOUT, TABLES, event_tables
+from nvprobe.report.event_tables import NAMES, PATH_TEXT, TABLES, EventColumn, event_tables
 from nvprobe.report.result_tables import RESULTS, result_tables
 from nvprobe.report.schema import Field as ResultField
 from nvprobe.report.schema import fields, flat
@@ -39,7 +39,7 @@ _INDEXED = {
 }
 """Columns that people filter, join and sort by."""
 _KEYS = {("paths", "parent_id"): "paths", ("ledger", "process_id"): "processes"}
-"""What columns of results refer to; those of events tell it themselves (``Field.form``)."""
+"""What columns of results refer to; those of events say it themselves (``EventColumn.refers``)."""
 
 
 def write_database(analysis: Analysis, path: Path) -> None:
@@ -79,8 +79,8 @@ class _Names:
         parts = [
             table.column(field.name).combine_chunks().dictionary
             for name, table in events.items()
-            for field in TABLES[name]
-            if field.form == "text" and field.name in table.column_names
+            for field in TABLES[name].columns
+            if field.refers == NAMES and field.name in table.column_names
         ]
         self.texts = pa.concat_arrays(parts or [pa.array([], pa.string())]).unique()
 
@@ -118,18 +118,17 @@ def _columns(
     name: str, table: pa.Table, names: _Names
 ) -> tuple[dict[str, pa.Array], list[tuple[str, str, str]]]:
     """Columns as SQLite keeps them, and the references among them."""
-    forms = {field.name: field.form for field in TABLES.get(name, ())}
+    refers = {field.name: field.refers for field in TABLES[name].columns} if name in TABLES else {}
     columns: dict[str, pa.Array] = {}
     keys = []
     for column in table.column_names:
-        values, form = table.column(column).combine_chunks(), forms.get(column, "")
-        if form == "path":
+        values, target = table.column(column).combine_chunks(), refers.get(column)
+        if target == PATH_TEXT:
             continue  # path_id says it
-        if form == "text":
+        if target == NAMES:
             column, values = f"{column}_id", names.ids(values)
-            keys.append((column, "names", "id"))
-        elif form.startswith(">"):
-            keys.append((column, form[1:], "id"))
+        if target:
+            keys.append((column, target, "id"))
         elif (name, column) in _KEYS:
             keys.append((column, _KEYS[name, column], "id"))
         elif column.endswith("_row"):
@@ -157,11 +156,11 @@ def _describe(database: Any, results: set[str], events: set[str]) -> None:
     """The table that explains the others."""
     rows: list[_About] = [("names", None, None, "every name once")]
     for name in TABLES.keys() & events:
-        rows.append((name, None, None, ABOUT[name]))
+        rows.append((name, None, None, TABLES[name].about))
         rows += [
-            (name, _stored(field.name, field.form), None, field.about)
-            for field in TABLES[name]
-            if field.form != "path"
+            (name, _stored(field), field.unit or None, field.about)
+            for field in TABLES[name].columns
+            if field.refers != PATH_TEXT
         ]
     for name, table in RESULTS.items():
         if name in results:
@@ -182,5 +181,5 @@ def _described(name: str, columns: Sequence[ResultField]) -> Iterator[_About]:
             yield (name, field.name, field.unit, field.about)
 
 
-def _stored(column: str, form: str) -> str:
-    return f"{column}_id" if form == "text" else column
+def _stored(field: EventColumn) -> str:
+    return f"{field.name}_id" if field.refers == NAMES else field.name

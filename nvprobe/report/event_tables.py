@@ -1,12 +1,14 @@
 """Every event of a capture as Arrow tables, each op with its owner: for pandas, DuckDB and SQL.
 
-:data:`TABLES` is the schema, from which ``scripts/docs`` writes docs/tables.md.
+The tables are those of the trace, whose columns say what they mean (``column_schemas``); here are
+their exported names and what attribution adds. :data:`TABLES` is the whole, from which
+``scripts/docs`` writes docs/tables.md.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,314 +16,186 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.attribution.model import Attribution, Kind, Method
-from nvprobe.trace import NO_NAME, NO_PAYLOAD, OPEN, Column, OpKind, RangeSource, Table
+from nvprobe.trace import (
+    NO_NAME,
+    CallChains,
+    Calls,
+    Column,
+    ColumnSchema,
+    Counters,
+    CudaEvents,
+    Devices,
+    Geometry,
+    GraphNodes,
+    Marks,
+    MemoryEvents,
+    Ops,
+    OsCalls,
+    Overheads,
+    PageFaults,
+    Payloads,
+    Processes,
+    Ranges,
+    Samples,
+    Schedule,
+    Spans,
+    Syncs,
+    Table,
+    Threads,
+)
 
-__all__ = ["ABOUT", "TABLES", "Field", "event_tables"]
+__all__ = [
+    "NAMES",
+    "PATH_TEXT",
+    "TABLES",
+    "EventColumn",
+    "EventTable",
+    "event_table",
+    "event_tables",
+]
+
+NAMES = "names"
+"""What text columns refer to: in SQLite a table, elsewhere the column's dictionary."""
+PATH_TEXT = "path text"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """One column: where it comes from and what it says."""
+@dataclass(frozen=True, slots=True)
+class EventColumn:
+    """One exported column."""
 
     name: str
     source: str
-    form: str
-    """``number``; ``known`` (-1 is null); ``id`` (row of the table); ``text``; ``path`` (its text);
-    ``end`` (open is null); ``payload``; ``flag``; an enumeration's name; ``>table`` (refers to the
-    ``id`` of that table, -1 is null)."""
+    """Column of the trace's table, or of what attribution adds; empty for the row number."""
     about: str
+    unit: str = ""
+    refers: str = ""
+    """The table to whose ``id`` it leads, ``NAMES`` for a text, ``PATH_TEXT`` for a path's."""
+    missing: float | None = None
+    """The value that becomes null."""
+    enum: Any = None
 
 
-def _fields(text: str) -> tuple[Field, ...]:
-    """Fields from lines of name, source, form and description."""
-    lines = (line.split(None, 3) for line in text.splitlines() if line.strip())
-    return tuple(Field(name, source, form, about) for name, source, form, about in lines)
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """One exported table."""
+
+    source: str
+    """Field of the Trace."""
+    about: str
+    columns: tuple[EventColumn, ...]
 
 
-_WHO = """
-process_id  process  >processes  the process
-thread_id   thread   >threads    the thread
-"""
-_WHEN = """
-start_ns  start  number  begin, ns since the begin of the capture
-end_ns    end    end     end, null where it never ended
-"""
+_ROW = EventColumn("id", "", "row")
+_EXPORTED = {"ranges": "range_events", "strings": NAMES}
+_INSTANTS = {"start": "start_ns", "end": "end_ns", "time": "time_ns"}
+_RENAMED = {"callchain": "stack", "schema_name": "schema"}
 
-_STACKS = """
-id      -       id      row
-chain   chain   number  what {of} refers to
-depth   depth   number  0 for the innermost frame
-symbol  symbol  text    {what}
-"""
 
-TABLES: Mapping[str, tuple[Field, ...]] = {
-    "processes": _fields("""
-id    -     id     row
-pid   pid   known  operating system process id
-name  name  text   name of the program
-rank  rank  known  rank in a distributed job
-"""),
-    "threads": _fields("""
-id          -        id          row
-process_id  process  >processes  its process
-tid         tid      known       operating system thread id
-name        name     text        what the thread is called
-"""),
-    "devices": _fields("""
-id                 -                  id     row
-device             id                 known  physical number of the GPU
-name               name               text   model
-sm_count           sm_count           known  streaming multiprocessors
-clock_hz           clock_hz           known  clock frequency
-memory_bytes       memory_bytes       known  memory
-bandwidth_bytes_s  bandwidth_bytes_s  known  memory bandwidth
-"""),
-    "calls": _fields(f"""
-id           -            id      row
-{_WHO}
-correlation  correlation  known   joins a call to what it started, within its process
-{_WHEN}
-name         name         text    function, without ABI suffix
-stack        callchain    known   chain in call_stacks
-"""),
-    "ops": _fields(f"""
-id           -            id        row
-kind         kind         OpKind    kernel, memcpy, memset, or graph (recorded whole)
-process_id   process      >processes  the process
-device_id    device       >devices  the GPU
-context      context      known     CUDA context
-stream       stream       known     CUDA stream
-correlation  correlation  number    joins the op to its call, within its process
-{_WHEN}
-duration_ns  duration     number    0 where its times are impossible
-name         name         text      demangled kernel name, or what kind of copy
-short_name   short_name   text      kernel name without templates and arguments
-bytes        bytes        known     bytes copied or set
-copy_kind    copy_kind    known     CUPTI memcpy kind: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP
-graph_node   graph_node   number    CUDA graph node, 0 outside graphs
-call_id      call         >calls    the call that started it
-path_id      owner        >paths    the path it belongs to
-path         owner        path      the same in words
-method       method       Method    how the path was found, or why there is none
-"""),
-    "geometry": _fields("""
-id              -               id      row
-op_id           op              >ops    the kernel
-grid_x          grid_x          known   blocks
-grid_y          grid_y          known   blocks
-grid_z          grid_z          known   blocks
-block_x         block_x         known   threads a block
-block_y         block_y         known   threads a block
-block_z         block_z         known   threads a block
-registers       registers       known   registers a thread
-static_shared   static_shared   known   bytes of shared memory a block that the kernel declares
-dynamic_shared  dynamic_shared  known   bytes of shared memory a block that the launch adds
-"""),
-    "range_events": _fields(f"""
-id           -         id        row
-{_WHO}
-{_WHEN}
-name         name      text      as recorded
-domain       domain    text      NVTX domain, null for the default one
-category     category  text      NVTX category
-source       source    RangeSource  nvtx, annotation, operator, module or python
-payload      payload   payload   integer payload
-path_id      path      >paths    its owner path, the range itself last
-path         path      path      the same in words
-parent_id    parent    >range_events  the range around it on its thread
-step         index     known     the number that ended its name
-sequence     sequence  known     autograd sequence number
-kind         range_kind  Kind    user, step, phase, module, graph, collective, operator, library
-"""),
-    "spans": _fields(f"""
-id             -           id        row
-{_WHO}
-end_thread_id  end_thread  >threads  the thread that ended it
-{_WHEN}
-name           name        text      name
-domain         domain      text      NVTX domain
-category       category    text      NVTX category
-"""),
-    "marks": _fields(f"""
-id        -         id      row
-{_WHO}
-time_ns   time      number  when
-name      name      text    name
-domain    domain    text    NVTX domain
-category  category  text    NVTX category
-"""),
-    "payload_values": _fields(f"""
-id         -        id        row
-{_WHO}
-time_ns    start    number    begin of the event it was attached to
-range_id   range    >range_events  that event, null for a span or mark
-domain     domain   text      NVTX domain
-schema     schema_name  text      payload schema, null where it has no name
-field      field    text      field of the schema; inside another schema outer.inner
-element    element  number    place among the values of this field in this event, 0 except in arrays
-integer    integer  payload   value of an integer; unsigned 64-bit numbers wrap
-real       real     real      value of a floating-point number
-text       text     text      text, or the name of an enumeration's value
-"""),
-    "sync_records": _fields(f"""
-id           -            id          row
-process_id   process      >processes  the process
-device_id    device       >devices    the GPU
-context      context      known       CUDA context
-stream       stream       known       awaited stream, null where the record names none
-correlation  correlation  number      joins it to its call, within its process
-{_WHEN}
-event        event        known       awaited CUDA event
-"""),
-    "graph_nodes": _fields(f"""
-id       -       id      row
-{_WHO}
-time_ns  time    number  when it was created
-node     node    number  node
-origin   origin  number  the node it was cloned from, 0 for a first one
-"""),
-    "memory_events": _fields(f"""
-id         -          id        row
-{_WHO}
-time_ns    time       number    when
-device_id  device     >devices  the GPU, null for host memory
-address    address    number    address
-bytes      bytes      number    negative for a free
-allocated  allocated  known     bytes in use afterwards
-reserved   reserved   known     bytes the caching allocator holds afterwards
-"""),
-    "counters": _fields("""
-id         -       id        row
-device_id  device  >devices  the GPU
-time_ns    time    number    when
-metric     metric  text      metric with its unit
-value      value   real      value
-"""),
-    "cuda_events": _fields("""
-id           -            id          row
-process_id   process      >processes  the process
-device_id    device       >devices    the GPU
-context      context      known       CUDA context
-stream       stream       known       CUDA stream
-correlation  correlation  number      joins it to its call, within its process
-event        event        known       CUDA event
-time_ns      time         known       when the GPU reached it
-"""),
-    "os_calls": _fields(f"""
-id       -        id      row
-{_WHO}
-{_WHEN}
-name     name     text    function
-nesting  nesting  number  depth among OS calls
-stack    stack    known   chain in os_stacks
-"""),
-    "samples": _fields(f"""
-id       -      id      row
-{_WHO}
-time_ns  time   number  when
-cpu      cpu    known   CPU
-stack    stack  known   chain in sample_stacks
-"""),
-    "python_samples": _fields(f"""
-id       -      id      row
-{_WHO}
-time_ns  time   number  when
-stack    stack  known   chain in python_stacks
-"""),
-    "backtraces": _fields(f"""
-id       -      id      row
-{_WHO}
-time_ns  time   number  when the CUDA call began
-stack    stack  known   chain in backtrace_stacks
-"""),
-    "schedule": _fields(f"""
-id       -        id      row
-{_WHO}
-time_ns  time     number  when
-cpu      cpu      known   CPU
-running  running  flag    1: put on the CPU, 0: taken off
-"""),
-    "page_faults": _fields(f"""
-id          -        id          row
-process_id  process  >processes  the process
-device_id   device   >devices    the GPU, null for a fault of the CPU
-{_WHEN}
-address     address  number      page
-count       count    number      faults of that page
-"""),
-    "overheads": _fields(f"""
-id    -     id    row
-{_WHO}
-{_WHEN}
-name  name  text  what the profiler did
-"""),
-    "call_stacks": _fields(_STACKS.format(of="calls.stack", what="function")),
-    "os_stacks": _fields(_STACKS.format(of="os_calls.stack", what="function")),
-    "sample_stacks": _fields(_STACKS.format(of="samples.stack", what="function")),
-    "python_stacks": _fields(
-        _STACKS.format(of="python_samples.stack", what="file, line and function")
+def _columns(kind: type[Table], **names: str) -> Iterator[EventColumn]:
+    """The columns of a table of the trace; ``names`` are other than usual, "" leaves one out."""
+    yield _ROW
+    for told in kind.column_schemas():
+        refers = _EXPORTED.get(told.refers or "", told.refers or "")
+        usual = f"{told.name}_id" if refers not in ("", NAMES) else told.name
+        usual = (_INSTANTS if told.unit == "ns" else _RENAMED).get(told.name, usual)
+        if name := names.get(told.name, usual):
+            yield _exported(name, told, refers)
+
+
+def _exported(name: str, told: ColumnSchema, refers: str) -> EventColumn:
+    about = told.about.replace("none ", "null ")
+    return EventColumn(name, told.name, about, told.unit, refers, told.missing, told.enum)
+
+
+def _table(source: str, kind: type[Table], about: str = "", **names: str) -> EventTable:
+    told = about or (kind.__doc__ or "").split("\n")[0].replace("``", "`")
+    return EventTable(source, told, tuple(_columns(kind, **names)))
+
+
+def _with(table: EventTable, *more: EventColumn) -> EventTable:
+    return EventTable(table.source, table.about, (*table.columns, *more))
+
+
+_OWNER = (
+    EventColumn("duration_ns", "duration", "0 where its times are impossible", "ns"),
+    EventColumn("call_id", "call", "the call that started it", refers="calls", missing=-1),
+    EventColumn("path_id", "owner", "the path it belongs to", refers="paths", missing=-1),
+    EventColumn("path", "owner", "the same in words", refers=PATH_TEXT),
+    EventColumn("method", "method", "how the path was found, or why there is none", enum=Method),
+)
+_PLACE = (
+    EventColumn("path_id", "path", "its path, the range itself last", refers="paths", missing=-1),
+    EventColumn("path", "path", "the same in words", refers=PATH_TEXT),
+    EventColumn("parent_id", "parent", "the range around it on its thread", "", "range_events", -1),
+    EventColumn("step", "index", "the number that ended its name", missing=-1),
+    EventColumn("sequence", "sequence", "autograd sequence number", missing=-1),
+    EventColumn(
+        "kind",
+        "range_kind",
+        "user, step, phase, module, graph, collective, operator, library",
+        enum=Kind,
     ),
-    "backtrace_stacks": _fields(
-        _STACKS.format(of="backtraces.stack", what="file, line and function")
+)
+
+TABLES: Mapping[str, EventTable] = {
+    "processes": _table("processes", Processes, "Processes.", key=""),
+    "threads": _table("threads", Threads, "Threads."),
+    "devices": _table("devices", Devices, "Physical GPUs.", id="device"),
+    "calls": _table("calls", Calls),
+    "ops": _with(
+        _table(
+            "ops",
+            Ops,
+            "GPU ops, each with its owner. Methods and reasons are those of the ledger; "
+            "they partition the rows.",
+        ),
+        *_OWNER,
     ),
+    "geometry": _table("geometry", Geometry),
+    "range_events": _with(
+        _table("ranges", Ranges, "Ranges: NVTX push/pop, and what torch traces have of them."),
+        *_PLACE,
+    ),
+    "spans": _table("spans", Spans),
+    "marks": _table("marks", Marks, "NVTX marks."),
+    "payload_values": _table(
+        "payloads",
+        Payloads,
+        "Values of structured NVTX payloads, one row per value: messages of NCCL, layers of "
+        "TensorRT, and what programs attach. Only in [exports with payloads](inputs.md#payloads).",
+        start="time_ns",
+        end="",
+    ),
+    "sync_records": _table("syncs", Syncs, "What synchronizing calls waited for."),
+    "graph_nodes": _table("graph_nodes", GraphNodes),
+    "memory_events": _table("memory", MemoryEvents),
+    "counters": _table("counters", Counters, "Samples of GPU metrics."),
+    "cuda_events": _table("cuda_events", CudaEvents),
+    "os_calls": _table("os_calls", OsCalls, "Calls of operating system libraries."),
+    "samples": _table("samples", Samples, "Periodic samples of threads."),
+    "python_samples": _table("python_samples", Samples, "Samples of Python threads.", cpu=""),
+    "backtraces": _table("backtraces", Samples, "Python stacks of CUDA calls.", cpu=""),
+    "schedule": _table("schedule", Schedule),
+    "page_faults": _table("page_faults", PageFaults),
+    "overheads": _table("overheads", Overheads),
+    "call_stacks": _table("callchains", CallChains, "Native call stacks of CUDA calls."),
+    "os_stacks": _table("os_stacks", CallChains, "Native call stacks of OS calls."),
+    "sample_stacks": _table("sample_stacks", CallChains, "Native call stacks of samples."),
+    "python_stacks": _table("python_stacks", CallChains, "Python stacks of samples."),
+    "backtrace_stacks": _table("backtrace_stacks", CallChains, "Python stacks of CUDA calls."),
 }
-"""Columns of each table of events. A table that the capture lacks is left out."""
-
-ABOUT: Mapping[str, str] = {
-    "processes": "Processes.",
-    "threads": "Threads.",
-    "devices": "Physical GPUs.",
-    "calls": "CUDA runtime and driver calls.",
-    "ops": "GPU operations, each with its owner. "
-    "Methods and reasons are those of the ledger; they partition the rows.",
-    "geometry": "Launch geometry of kernels.",
-    "range_events": "Instances of ranges: NVTX push/pop, "
-    "and operators and annotations of torch traces.",
-    "spans": "Start/end ranges: they may cross threads and overlap.",
-    "marks": "NVTX marks.",
-    "payload_values": "Values of structured NVTX payloads, one row a value: messages of NCCL, "
-    "layers of TensorRT, and what programs attach themselves. "
-    "Only in [exports with payloads](inputs.md#payloads).",
-    "sync_records": "What synchronising calls waited for.",
-    "graph_nodes": "Creations of CUDA graph nodes.",
-    "memory_events": "Allocations and frees.",
-    "counters": "Samples of GPU metrics.",
-    "cuda_events": "Records of CUDA events.",
-    "os_calls": "Calls of operating system libraries.",
-    "samples": "Periodic samples of threads.",
-    "python_samples": "Samples of Python threads.",
-    "backtraces": "Python stacks of CUDA calls.",
-    "schedule": "Context switches.",
-    "page_faults": "Page faults of unified memory.",
-    "overheads": "Time that the profiler itself took.",
-    "call_stacks": "Native call stacks of CUDA calls.",
-    "os_stacks": "Native call stacks of OS calls.",
-    "sample_stacks": "Native call stacks of samples.",
-    "python_stacks": "Python stacks of samples, innermost frame first.",
-    "backtrace_stacks": "Python stacks of CUDA calls, innermost frame first.",
-}
-"""What a row of each of them is."""
-
-_OF_TRACE = {
-    "range_events": "ranges",
-    "payload_values": "payloads",
-    "sync_records": "syncs",
-    "memory_events": "memory",
-    "call_stacks": "callchains",
-}
-_ENUMS = {"OpKind": OpKind, "Method": Method, "RangeSource": RangeSource, "Kind": Kind}
+"""Every table of events. One that the capture lacks is left out of files."""
 
 
 def event_tables(attribution: Attribution) -> dict[str, pa.Table]:
     """All tables that the capture has. Texts are dictionary-encoded, references are int64."""
-    trace = attribution.trace
-    maker = _Maker(attribution)
-    out = {}
-    for name in TABLES:
-        table = getattr(trace, _OF_TRACE.get(name, name))
-        if table.recorded:
-            out[name] = maker.table(name, table)
-    return out
+    maker, recorded = _Maker(attribution), attribution.trace.recorded
+    return {name: maker.table(one) for name, one in TABLES.items() if one.source in recorded}
+
+
+def event_table(attribution: Attribution, name: str) -> pa.Table:
+    """One table, without rows where the capture lacks it."""
+    return _Maker(attribution).table(TABLES[name])
 
 
 class _Maker:
@@ -329,47 +203,46 @@ class _Maker:
 
     def __init__(self, attribution: Attribution) -> None:
         self.attribution = attribution
-        self.strings = attribution.trace.strings
-        self.paths = pa.array(attribution.paths.texts(), pa.string())
+        self.texts = {
+            NAMES: attribution.trace.strings,
+            PATH_TEXT: pa.array(attribution.paths.texts(), pa.string()),
+        }
 
-    def table(self, name: str, table: Table) -> pa.Table:
+    def table(self, table: EventTable) -> pa.Table:
         """One table of events."""
-        columns = {**table.columns(), **self._found(name)}
-        row = np.arange(len(table))
-        if name == "range_events" and self.attribution.unfiltered is not None:
+        found: Table = getattr(self.attribution.trace, table.source)
+        columns = {**found.columns(), **self._added(table.source), "": np.arange(len(found))}
+        if table.source == "ranges" and self.attribution.unfiltered is not None:
             row = np.flatnonzero(self.attribution.unfiltered.ranges)
             columns = {column: values[row] for column, values in columns.items()}
-        arrays = {}
-        for field in TABLES[name]:
-            if field.form == "id":
-                arrays[field.name] = pa.array(row)
-            elif field.source in columns:
-                arrays[field.name] = self._array(field, columns[field.source])
-        return pa.table(arrays)
+        rows = len(columns[""])
+        return pa.table(
+            {
+                one.name: self._array(one, columns.get(one.source, np.full(rows, one.missing)))
+                for one in table.columns
+            }
+        )
 
-    def _found(self, name: str) -> dict[str, Column]:
+    def _added(self, source: str) -> dict[str, Column]:
         """What attribution knows of each row."""
         made, tree = self.attribution, self.attribution.tree
-        if name == "ops":
+        if source == "ops":
             found = ("duration", "call", "owner", "method")
             return {column: getattr(made, column) for column in found}
-        if name == "range_events":
+        if source == "ranges":
             of_tree = ("path", "parent", "index", "sequence", "end")
             return {"range_kind": tree.kind} | {c: getattr(tree, c) for c in of_tree}
         return {}
 
-    def _array(self, field: Field, values: Column) -> pa.Array:
-        if field.form in ("text", "path"):
-            return _texts(self.strings if field.form == "text" else self.paths, values)
-        if field.form in _ENUMS:
-            return _words(_ENUMS[field.form], values)
-        if field.form == "real":
-            return pa.array(values, pa.float64(), mask=np.isnan(values))
-        if field.form == "flag":
-            return pa.array(values.astype(np.int64))
-        absent = {"number": None, "end": OPEN, "payload": NO_PAYLOAD}.get(field.form, -1)
+    def _array(self, column: EventColumn, values: Column) -> pa.Array:
+        if column.refers in self.texts:
+            return _texts(self.texts[column.refers], values)
+        if column.enum:
+            return _words(column.enum, values)
+        if values.dtype.kind == "f":
+            return pa.array(values, mask=np.isnan(values))
         numbers = values.astype(np.int64, copy=False)
-        return pa.array(numbers) if absent is None else pa.array(numbers, mask=numbers == absent)
+        return pa.array(numbers, mask=None if column.missing is None else numbers == column.missing)
 
 
 def _texts(strings: pa.Array, rows: Column) -> pa.Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nvprobe.analysis.kernels.classes import UNKNOWN, Activity, Family, Precision
 from nvprobe.analysis.kernels.counters import METRICS, Averages, Bound
+from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import Limiter
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, pair, path_texts, rows, size
@@ -25,7 +26,7 @@ class Kernel(Row, frozen=True):
     """A kernel by its name, the most GPU time that can be trusted first."""
 
     name: Annotated[str | None, is_("demangled name")]
-    short_name: Annotated[str | None, is_("name without return type, templates and arguments")]
+    short_name: Annotated[str | None, is_("without arguments, but what a generic kernel computes")]
     kind: Annotated[str, is_("`kernel`, or `graph` where a graph replay is recorded whole")]
     ops: Annotated[int, is_("launches")]
     gpu_ns: Annotated[int, ns("sum of their durations")]
@@ -160,11 +161,13 @@ class CompiledGraph(Row, frozen=True):
 def kernels(analysis: Analysis) -> list[Kernel]:
     """Kernels by name."""
     table, texts = analysis.kernels, analysis.attribution.trace.texts
+    names = texts(table.name)
+    shorts = zip(names, texts(table.short_name), strict=True)
     return rows(
         Kernel,
         table,
-        name=texts(table.name),
-        short_name=texts(table.short_name),
+        name=names,
+        short_name=[short_kernel_name(name or "", short or "") or None for name, short in shorts],
         kind=[OpKind(kind).name.lower() for kind in table.kind.tolist()],
         top_path=path_texts(analysis, table.top_path),
         **_traits(analysis),

@@ -7,7 +7,6 @@ rule states. A window holds several steps; divide by them for a step.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from nvprobe.analysis.allocator import AllocatorUse
 from nvprobe.analysis.findings.sequences import KernelText, kernel_text
 from nvprobe.analysis.kernels.classes import Activity, OpClasses
 from nvprobe.analysis.kernels.counters import CounterUse
+from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import LaunchFit
 from nvprobe.analysis.kernels.work import WorkItems
 from nvprobe.analysis.memory import Memory
@@ -35,8 +35,6 @@ __all__ = ["HARDLY", "Evidence", "Finding", "Severity", "Value"]
 
 HARDLY = 0.1
 """A GPU that is less busy than this gains nothing from faster kernels."""
-_WRAPPED = re.compile(r"\bKernel2?<(?P<kernel>\w+)")
-"""What CUTLASS calls all its kernels."""
 Severity = Literal["high", "medium", "low", "info"]
 Value = int | float | str | None
 
@@ -101,10 +99,9 @@ class Evidence:
         return self.trace.ops
 
     def kernel_name(self, op: int) -> str:
-        """A kernel's short name; of CUTLASS's wrappers what they wrap."""
-        wrapped = _WRAPPED.search(self.trace.text(int(self.ops.name[op])) or "")
-        short = self.trace.text(int(self.ops.short_name[op]))
-        return wrapped["kernel"] if wrapped else short or "a kernel"
+        """A kernel's short name, which says what a generic kernel computes."""
+        name, short = self.trace.texts(np.array([self.ops.name[op], self.ops.short_name[op]]))
+        return short_kernel_name(name or "", short or "") or "a kernel"
 
     @cached_property
     def window_ns(self) -> int:

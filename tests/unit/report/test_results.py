@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sqlite3
+import subprocess
+import sys
+import typing
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +15,8 @@ import pytest
 
 import nvprobe
 from nvprobe.api import _Frame
+from nvprobe.report.result_tables import RESULTS
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,10 @@ def test_frames_hold_exact_integers(results) -> None:
     assert len(results.steps) == 4
     assert len(results.events("ops")) == 668
     assert results.events("samples").empty
-    assert "GPU" in repr(results)
+    text = repr(results)
+    assert text.startswith("<nvprobe results of eager.sqlite>")
+    assert results.verdict in text
+    assert len(text.splitlines()) <= 10
 
 
 def test_every_property_is_a_frame(results) -> None:
@@ -111,3 +120,65 @@ def test_frames_without_rows_have_their_columns(corpus: Path) -> None:
     assert len(empty.syncs) == 0
     assert empty.syncs.bubble_ns.sum() == 0
     assert list(empty.events("ops").columns) == list(full.events("ops").columns)
+
+
+def test_the_public_functions_say_what_they_take() -> None:
+    """As an editor shows them: names, types and a docstring, and no ``*args, **kwargs``."""
+    for function in (nvprobe.load, nvprobe.analyze):
+        assert inspect.isfunction(function)
+        parameters = inspect.signature(function).parameters.values()
+        assert all(one.annotation is not one.empty for one in parameters), function
+        assert not any(one.kind is one.VAR_KEYWORD for one in parameters)
+        assert "Raises" in (inspect.getdoc(function) or "")
+    assert typing.get_type_hints(nvprobe.analyze)["return"] is nvprobe.Results
+    assert typing.get_type_hints(nvprobe.load)["return"] is nvprobe.Trace
+    for name in nvprobe.__all__:
+        assert getattr(nvprobe, name) is not None
+
+
+@pytest.mark.slow
+def test_a_type_checker_follows_the_public_names(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pandas as pd\n"
+        "import nvprobe\n"
+        "trace: nvprobe.Trace = nvprobe.load('a.sqlite')\n"
+        "results: nvprobe.Results = nvprobe.analyze(trace, steps=(1, 2), ranges='step')\n"
+        "analysis: nvprobe.Analysis = results.analysis\n"
+        "frame: pd.DataFrame = results.idle_by_line\n"
+        "ns: int = results.document.kernels[0].gpu_ns\n"
+        "nvprobe.analyze(trace, step=(1, 2))\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(found) == 1, done.stdout
+    assert 'program.py:8: error: Unexpected keyword argument "step"' in found[0]
+
+
+def test_frames_are_made_once_and_cannot_be_spoiled(results) -> None:
+    first = results.kernels
+    first["mine"] = 1
+    assert "mine" not in results.kernels.columns
+    assert results.document is results.document
+    assert results.document.kernels[0].gpu_ns == int(first.gpu_ns[0])
+    assert results.to_dict() == json.loads(results.to_json())
+
+
+def test_no_column_holds_json(corpus: Path) -> None:
+    results = nvprobe.analyze(corpus / "nsys/h200/eager.sqlite")
+    finding = results.findings.iloc[0]
+    assert isinstance(finding.evidence, dict)
+    assert finding.evidence == results.document.findings[0].evidence
+    assert isinstance(finding["try"], list)
+    assert (finding.saves_low_ns, finding.saves_high_ns) == results.document.findings[0].saves_ns
+    for name in RESULTS:
+        frame = results.table(name)
+        for column in frame.columns:
+            texts = [value for value in frame[column] if isinstance(value, str)]
+            assert name == "operators" or not any(text[:1] in "[{" for text in texts if text), name
+
+
+def test_filters_are_named_in_words_that_fit_both(corpus: Path) -> None:
+    with pytest.raises(nvprobe.UsageError, match=r"^steps 90:91: the capture has steps 4 to 7"):
+        nvprobe.analyze(corpus / "nsys/h200/eager.sqlite", steps=(90, 91))
