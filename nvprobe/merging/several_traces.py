@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.kineto.earlier_captures import with_earlier_captures
+from nvprobe.readers.kineto.captures import with_earlier_captures
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 
 __all__ = ["joined"]

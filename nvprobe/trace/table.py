@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -126,7 +127,7 @@ class Table(_Recorded):
         known = ((spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self))
         return {name: values for name, values in known if values is not None}
 
-    def with_columns(self: T, **columns: Column) -> T:
+    def with_columns(self: T, **columns: Column | None) -> T:
         """The table with other columns in place of its own; what was not recorded stays so."""
         return dataclasses.replace(self, **columns) if self.recorded else self
 
@@ -152,6 +153,21 @@ class Table(_Recorded):
                 if spec.default is not None
             }
         )
+
+    @classmethod
+    def joined(cls: type[T], parts: Sequence[Mapping[str, Column | None]]) -> T:
+        """The rows of all parts (columns by name), one after the other; absent without parts.
+
+        A column that one of them does not know is known of none.
+        """
+        if not parts:
+            return cls.absent()
+        columns = {}
+        for name in parts[0]:
+            known = [values for part in parts if (values := part.get(name)) is not None]
+            whole = np.concatenate(known) if len(known) > 1 else known[0] if known else None
+            columns[name] = whole if len(known) == len(parts) else None
+        return cls(**columns)
 
     @classmethod
     def absent(cls: type[T]) -> T:

@@ -12,7 +12,7 @@ import pytest
 
 from nvprobe.analysis.kernels.occupancy import launch_fit
 from nvprobe.readers import load
-from nvprobe.readers.kineto.data_sheets import UNKNOWN, blocks_per_sm, clock_and_bandwidth
+from nvprobe.readers.kineto.metadata import UNKNOWN, blocks_per_sm, clock_and_bandwidth
 
 
 def _told(path: Path) -> dict[tuple[str, int], dict[str, Any]]:

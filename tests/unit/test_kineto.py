@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
 from nvprobe.readers.kineto import load_kineto
-from nvprobe.readers.kineto.events import InexactTimes, nanoseconds, nanoseconds_of_text
+from nvprobe.readers.kineto.events import (
+    InexactTimes,
+    copy_of,
+    nanoseconds,
+    nanoseconds_of_text,
+    short_kernel,
+)
 from nvprobe.readers.kineto.metadata import rank_of
-from nvprobe.readers.kineto.ops import copy_of, short_kernel
 from nvprobe.readers.kineto.stream import PIECE
 from nvprobe.trace import NO_NAME, OpKind, RangeSource
 

@@ -10,21 +10,24 @@ import pyarrow as pa
 from nvprobe.readers.input_errors import base_name, counted, printable, shown
 from nvprobe.readers.kineto.captures import Captured, captured_nodes, untold_captures
 from nvprobe.readers.kineto.collect import Collector
-from nvprobe.readers.kineto.identities import (
-    HOSTED,
-    Columns,
-    identities,
-    impossible_to_zero,
-    time_zero,
-)
-from nvprobe.readers.kineto.metadata import device_table, document, integer, rank_of
-from nvprobe.readers.kineto.ops import (
+from nvprobe.readers.kineto.events import (
     copy_of,
     geometry,
     graph_nodes,
     plain_call,
     repeated,
     short_kernel,
+)
+from nvprobe.readers.kineto.metadata import (
+    HOSTED,
+    Columns,
+    device_table,
+    document,
+    identities,
+    impossible_to_zero,
+    integer,
+    rank_of,
+    time_zero,
 )
 from nvprobe.readers.kineto.reader import Reading
 from nvprobe.trace import (

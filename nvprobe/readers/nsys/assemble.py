@@ -5,53 +5,47 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys.callchains import read_callchains
-from nvprobe.readers.nsys.device import (
-    counters_of,
-    read_counters,
+from nvprobe.readers.nsys.export import Export
+from nvprobe.readers.nsys.gpu import (
+    by_context,
     read_cuda_events,
+    read_geometry,
+    read_graph_nodes,
     read_memory,
+    read_ops,
     read_page_faults,
-    read_payload_fields,
+    read_syncs,
 )
-from nvprobe.readers.nsys.event_rows import (
+from nvprobe.readers.nsys.host import (
+    read_callchains,
+    read_calls,
+    read_library_calls,
+    read_os_calls,
+    read_overheads,
+    read_samples,
+    read_schedule,
+)
+from nvprobe.readers.nsys.metrics import counters_of, read_counters, read_generic_metrics
+from nvprobe.readers.nsys.missing import missing_of
+from nvprobe.readers.nsys.names import Names
+from nvprobe.readers.nsys.nvtx import Annotations, read_annotations
+from nvprobe.readers.nsys.payloads import decode_payloads, read_payload_fields
+from nvprobe.readers.nsys.processes import Gpus, ProcessIndex
+from nvprobe.readers.nsys.python_stacks import PythonStacks, set_apart
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Rows, StringPool, Tables
+from nvprobe.readers.nsys.versions import (
     CALLCHAINS,
+    LONGEST_TIME,
     OS_STACKS,
     PYTHON_BACKTRACES,
     PYTHON_SAMPLES,
     SAMPLE_STACKS,
-    UNKNOWN,
-    Frames,
 )
-from nvprobe.readers.nsys.gpu import (
-    by_context,
-    read_calls,
-    read_geometry,
-    read_graph_nodes,
-    read_ops,
-    read_overheads,
-    read_syncs,
-)
-from nvprobe.readers.nsys.host import (
-    read_library_calls,
-    read_os_calls,
-    read_samples,
-    read_schedule,
-)
-from nvprobe.readers.nsys.metrics import read_generic_metrics
-from nvprobe.readers.nsys.missing import missing_of
-from nvprobe.readers.nsys.names import Names
-from nvprobe.readers.nsys.nvtx import Annotations, read_annotations
-from nvprobe.readers.nsys.payloads import decode_payloads
-from nvprobe.readers.nsys.processes import Gpus, People
-from nvprobe.readers.nsys.python_stacks import PythonStacks, set_apart
-from nvprobe.readers.nsys.strings import StringPool
-from nvprobe.readers.nsys.tables import Rows, Tables
-from nvprobe.readers.nsys.versions import LONGEST_TIME
 from nvprobe.trace import (
     NO_NAME,
     NO_PAYLOAD,
@@ -73,53 +67,55 @@ _VERSIONS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
 def assemble(tables: Tables, source: Source) -> Trace:
     """Everything the export holds in the one vocabulary, and in words what it lacks."""
-    frames = Frames.read(tables)
-    set_apart(frames, tables)
+    events = ExportRows.read(tables)
+    set_apart(events, tables)
     pool = StringPool()
-    people = People.found(frames, tables, pool)
-    generic = read_generic_metrics(frames, tables, pool)
-    gpus = Gpus.found(people, tables, pool, None if generic is None else generic.type)
-    names = Names(frames, tables, pool, people.thread_names)
-    python = PythonStacks.read(frames, people, tables, pool, PYTHON_SAMPLES)
-    behind = PythonStacks.read(frames, people, tables, pool, PYTHON_BACKTRACES)
-    decoded = decode_payloads(frames, tables, pool)
+    index = ProcessIndex.found(events, tables, pool)
+    generic = read_generic_metrics(events, tables, pool)
+    gpus = Gpus.found(index, tables, pool, None if generic is None else generic.type)
+    names = Names(events, tables, pool, index.thread_names)
+    sampled, of_calls = (
+        PythonStacks.read(events, index, tables, pool, table)
+        for table in (PYTHON_SAMPLES, PYTHON_BACKTRACES)
+    )
+    decoded = decode_payloads(events, tables, pool)
     strings = pool.freeze()
-    noted = read_annotations(frames, people, names, strings, decoded)
-    frames.release("NVTX_EVENTS")
-    calls = read_calls(frames, people, names)
-    libraries = read_library_calls(frames, people, names)
-    geometry = read_geometry(frames)  # before the ops, which let go of the kernels
-    ops = read_ops(frames, people, gpus, names)
+    export = Export(events, index, gpus, names)
+    noted = read_annotations(export, strings, decoded)
+    export.release("NVTX_EVENTS")
+    calls, libraries = read_calls(export), read_library_calls(export)
+    geometry = read_geometry(export)  # before the ops, which let go of the kernels
+    ops = read_ops(export)
     diagnostics = _diagnostics(tables.read("DIAGNOSTIC_EVENT"))
     trace = Trace(
         strings=strings,
         sources=(_source(source, tables, diagnostics),),
-        processes=_processes(people, pool),
-        threads=_threads(people, names, noted),
+        processes=_processes(index, pool),
+        threads=_threads(index, names, noted),
         devices=Devices(id=gpus.ids, name=pool.rows(gpus.names), **gpus.limits),
         calls=calls,
-        callchains=read_callchains(frames, names, CALLCHAINS),
+        callchains=read_callchains(export, CALLCHAINS),
         ops=ops,
         geometry=geometry,
         ranges=_joined_ranges(noted.ranges, libraries),
         spans=noted.spans,
         marks=noted.marks,
-        syncs=by_context(read_syncs(frames, people, gpus), ops),
-        graph_nodes=read_graph_nodes(frames, people),
-        overheads=read_overheads(frames, people, names),
-        memory=read_memory(frames, people, gpus, calls),
-        counters=counters_of(generic, gpus, pool) or read_counters(frames, gpus, names, tables),
-        cuda_events=by_context(read_cuda_events(frames, people, gpus), ops),
-        os_calls=read_os_calls(frames, people, names),
-        os_stacks=read_callchains(frames, names, OS_STACKS),
-        samples=read_samples(frames, people),
-        sample_stacks=read_callchains(frames, names, SAMPLE_STACKS),
-        python_samples=python.samples,
-        python_stacks=python.chains(pool),
-        backtraces=behind.samples,
-        backtrace_stacks=behind.chains(pool),
-        schedule=read_schedule(frames, people),
-        page_faults=read_page_faults(frames, people, gpus),
+        syncs=by_context(read_syncs(export), ops),
+        graph_nodes=read_graph_nodes(export),
+        overheads=read_overheads(export),
+        memory=read_memory(export, calls),
+        counters=counters_of(generic, gpus, pool) or read_counters(export, tables),
+        cuda_events=by_context(read_cuda_events(export), ops),
+        os_calls=read_os_calls(export),
+        os_stacks=read_callchains(export, OS_STACKS),
+        samples=read_samples(export),
+        sample_stacks=read_callchains(export, SAMPLE_STACKS),
+        python_samples=sampled.samples,
+        python_stacks=sampled.chains(pool),
+        backtraces=of_calls.samples,
+        backtrace_stacks=of_calls.chains(pool),
+        schedule=read_schedule(export),
+        page_faults=read_page_faults(export),
         payload_fields=read_payload_fields(tables, names),
         payloads=noted.payloads,
         domains=_texts(strings, noted.domains),
@@ -128,44 +124,37 @@ def assemble(tables: Tables, source: Source) -> Trace:
     )
     start, end = _window(trace, _first(tables.read("ANALYSIS_DETAILS"), "duration"))
     trace = dataclasses.replace(
-        trace, start_ns=start, end_ns=end, warnings=(*frames.warnings, *_left_open(noted))
+        trace, start_ns=start, end_ns=end, warnings=(*events.warnings, *_left_open(noted))
     )
     return dataclasses.replace(trace, missing=missing_of(trace))
 
 
 def _joined_ranges(noted: Ranges, libraries: list[Ranges]) -> Ranges:
-    """Annotations, and the calls of traced libraries after them."""
-    if not libraries:
-        return noted
-    parts = [part for part in (noted, *libraries) if part.recorded]
-    columns = {}
-    for spec in dataclasses.fields(Ranges):
-        values = [getattr(part, spec.name) for part in parts]
-        if spec.name == "payload" and any(value is not None for value in values):
-            values = [
-                np.full(len(part), NO_PAYLOAD, np.int64) if value is None else value
-                for part, value in zip(parts, values, strict=True)
-            ]
-        columns[spec.name] = None if values[0] is None else np.concatenate(values)
-    return Ranges(**columns)  # type: ignore[arg-type]
+    """Annotations, and the calls of traced libraries (without payload) after them."""
+    parts: list[Mapping[str, Column | None]] = []
+    for part in (noted, *libraries):
+        if part.recorded:
+            none = np.full(len(part), NO_PAYLOAD) if noted.payload is not None else None
+            parts.append({"payload": none, **part.columns()})
+    return Ranges.joined(parts) if libraries else noted
 
 
-def _processes(people: People, pool: StringPool) -> Processes:
+def _processes(index: ProcessIndex, pool: StringPool) -> Processes:
     return Processes(
-        key=people.keys,
-        pid=people.pids,
-        name=pool.rows(people.process_names),
-        rank=people.ranks,
+        key=index.keys,
+        pid=index.pids,
+        name=pool.rows(index.process_names),
+        rank=index.ranks,
     )
 
 
-def _threads(people: People, names: Names, noted: Annotations) -> Threads:
+def _threads(index: ProcessIndex, names: Names, noted: Annotations) -> Threads:
     """Threads; a name the program gave by NVTX stands before the operating system's."""
-    name = names.by_id(people.thread_names)
+    name = names.by_id(index.thread_names)
     if noted.thread_names is not None:
         threads, given = noted.thread_names
         name[threads] = given
-    return Threads(process=people.thread_process, tid=people.thread_ids, name=name)
+    return Threads(process=index.thread_process, tid=index.thread_ids, name=name)
 
 
 def _texts(strings: pa.StringArray, rows: Column | None) -> tuple[str, ...]:

@@ -1,44 +1,46 @@
-"""CUDA of an nsys export: GPU operations, host calls, synchronisation, graph nodes, overhead."""
+"""What nsys records of the GPU: ops, synchronization, graph nodes, memory, events, page faults."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TypeVar
 
 import numpy as np
 
-from nvprobe.readers.nsys.event_rows import (
-    CALLS,
-    KERNELS,
-    OVERHEADS,
-    SYNCS,
-    UNKNOWN,
-    Frames,
-    possible,
-)
+from nvprobe.readers.nsys.export import Export
 from nvprobe.readers.nsys.names import Names
-from nvprobe.readers.nsys.processes import Gpus, People
-from nvprobe.readers.nsys.tables import Rows
+from nvprobe.readers.nsys.tables import UNKNOWN, Rows, possible
+from nvprobe.readers.nsys.versions import (
+    CPU_FAULTS,
+    CUDA_EVENTS,
+    GPU_FAULTS,
+    KERNELS,
+    MEMORY,
+    SYNCS,
+)
 from nvprobe.trace import (
+    NO_DEVICE,
     NO_NAME,
+    NO_ROW,
     Calls,
     Column,
     CudaEvents,
     Geometry,
     GraphNodes,
+    MemoryEvents,
     OpKind,
     Ops,
-    Overheads,
+    PageFaults,
     Syncs,
 )
 
 __all__ = [
-    "read_calls",
+    "by_context",
+    "read_cuda_events",
     "read_geometry",
     "read_graph_nodes",
+    "read_memory",
     "read_ops",
-    "read_overheads",
-    "by_context",
+    "read_page_faults",
     "read_syncs",
 ]
 
@@ -54,50 +56,53 @@ _NO_STREAM = 2**32 - 1
 """CUPTI's stream of a record that names none."""
 _NSYS_MEMORY_UNKNOWN = 7
 
+_FREED = 1
+"""``memoryOperationType`` of a deallocation."""
+_HOST_MEMORY = (0, 1)
+"""``memKind`` of pageable and pinned memory."""
+_GEOMETRY = {
+    "grid_x": "gridX",
+    "grid_y": "gridY",
+    "grid_z": "gridZ",
+    "block_x": "blockX",
+    "block_y": "blockY",
+    "block_z": "blockZ",
+    "registers": "registersPerThread",
+    "static_shared": "staticSharedMemory",
+    "dynamic_shared": "dynamicSharedMemory",
+}
 
-def read_ops(frames: Frames, people: People, gpus: Gpus, names: Names) -> Ops:
+
+def read_ops(export: Export) -> Ops:
     """GPU operations of all tables: kernels first, then copies, sets and whole graphs.
 
     A row whose times cannot be is kept with start and end 0: it still counts as an op.
     """
     parts = []
-    for table in _KINDS:
-        if table in frames.rows:
-            parts.append(_ops(table, frames.rows[table], people, gpus, names))
-            frames.release(table)
-    if not parts:
-        return Ops.absent()
-    return Ops(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
+    for table, rows in export.get(*_KINDS):
+        parts.append(_ops(table, rows, export))
+        export.release(table)
+    return Ops.joined(parts)
 
 
-def _joined(parts: list[Column]) -> Column:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _ops(table: str, rows: Rows, people: People, gpus: Gpus, names: Names) -> dict[str, Column]:
-    process = people.process(table)
+def _ops(table: str, rows: Rows, export: Export) -> dict[str, Column]:
     start, end = rows.ints("start", UNKNOWN), rows.ints("end", UNKNOWN)
     fine = possible(start) & possible(end)
-    unknown = np.full(len(rows), -1, np.int8)
     copy_kind = rows.ints("copyKind", -1)
-    is_set = table.endswith("_MEMSET")
-    name, short_name = _op_names(table, rows, names, copy_kind)
+    name, short_name = _op_names(table, rows, export.names, copy_kind)
+    target = "memKind" if table.endswith("_MEMSET") else "dstKind"
     return {
+        **export.located(table),
+        **rows.columns(-1, context="contextId", stream="streamId", bytes="bytes"),
+        **rows.columns(0, correlation="correlationId", graph_node="graphNodeId"),
         "kind": np.full(len(rows), _KINDS[table], np.int8),
-        "process": process,
-        "device": gpus.device(table, process),
-        "context": rows.ints("contextId", -1),
-        "stream": rows.ints("streamId", -1),
-        "correlation": rows.ints("correlationId", 0),
         "start": start if fine.all() else np.where(fine, start, 0),
         "end": end if fine.all() else np.where(fine, end, 0),
         "name": name,
         "short_name": short_name,
-        "graph_node": rows.ints("graphNodeId", 0),
-        "bytes": rows.ints("bytes", -1),
         "copy_kind": np.clip(copy_kind, -1, 127).astype(np.int8),
-        "source_memory": _memory(rows, "srcKind") if rows.has("srcKind") else unknown,
-        "target_memory": _memory(rows, "memKind" if is_set else "dstKind"),
+        "source_memory": _memory(rows, "srcKind"),
+        "target_memory": _memory(rows, target),
     }
 
 
@@ -125,52 +130,12 @@ def _memory(rows: Rows, column: str) -> Column:
     return np.where(known, kind + 1, np.where(kind == _NSYS_MEMORY_UNKNOWN, 0, -1)).astype(np.int8)
 
 
-def read_geometry(frames: Frames) -> Geometry:
+def read_geometry(export: Export) -> Geometry:
     """Launch geometry; kernels are the first rows of the ops."""
-    rows = frames.rows.get(KERNELS)
+    rows = export.rows.get(KERNELS)
     if rows is None or not rows.has("gridX", "blockX"):
         return Geometry.absent()
-    columns = {
-        "grid_x": "gridX",
-        "grid_y": "gridY",
-        "grid_z": "gridZ",
-        "block_x": "blockX",
-        "block_y": "blockY",
-        "block_z": "blockZ",
-        "registers": "registersPerThread",
-        "static_shared": "staticSharedMemory",
-        "dynamic_shared": "dynamicSharedMemory",
-    }
-    values = {ours: rows.ints(theirs, -1) for ours, theirs in columns.items()}
-    return Geometry(op=np.arange(len(rows)), **values)
-
-
-def read_calls(frames: Frames, people: People, names: Names) -> Calls:
-    """Runtime and driver calls; newer exports keep both in the runtime table."""
-    parts = []
-    for table, rows in frames.get(*CALLS):
-        thread = people.thread(table)
-        parts.append(
-            {
-                "process": people.thread_process[thread],
-                "thread": thread,
-                "correlation": rows.ints("correlationId", -1),
-                "start": rows.ints("start", 0),
-                "end": rows.ints("end", 0),
-                "name": names.calls(table),
-                "callchain": rows.ints("callchainId", -1),
-            }
-        )
-    frames.release(*CALLS)
-    if not parts:
-        return Calls.absent()
-    columns: dict[str, Column | None] = {
-        name: _joined([part[name] for part in parts]) for name in parts[0]
-    }
-    chains = columns["callchain"]
-    if chains is not None and not bool((chains >= 0).any()):
-        columns["callchain"] = None
-    return Calls(**columns)  # type: ignore[arg-type]
+    return Geometry(op=np.arange(len(rows)), **rows.columns(-1, **_GEOMETRY))
 
 
 def by_context(records: Located, ops: Ops) -> Located:
@@ -188,67 +153,110 @@ def by_context(records: Located, ops: Ops) -> Located:
     at = np.minimum(np.searchsorted(contexts, asked), len(contexts) - 1)
     known = (contexts[at] == asked) & (records.context >= 0)
     device = np.where(known, ops.device[first[at]], records.device)
-    return dataclasses.replace(records, device=device.astype(np.int32))
+    return records.with_columns(device=device.astype(np.int32))
 
 
 def _context(table: Ops | Syncs | CudaEvents) -> Column:
     return table.process.astype(np.int64) << 40 | (table.context & ((1 << 40) - 1))
 
 
-def read_syncs(frames: Frames, people: People, gpus: Gpus) -> Syncs:
-    """Synchronisation records of CUPTI. Their type is left alone: its numbers differ by version."""
-    rows = frames.rows.get(SYNCS)
+def read_syncs(export: Export) -> Syncs:
+    """Synchronization records of CUPTI. Their type is left alone: its numbers differ by version."""
+    rows = export.rows.get(SYNCS)
     if rows is None:
         return Syncs.absent()
-    process = people.process(SYNCS)
     stream = rows.ints("streamId", -1)
     return Syncs(
-        process=process,
-        device=gpus.device(SYNCS, process),
-        context=rows.ints("contextId", -1),
+        **export.located(SYNCS),
+        **rows.columns(-1, context="contextId", event="eventId"),
+        **rows.columns(0, correlation="correlationId", start="start", end="end"),
         stream=np.where(stream == _NO_STREAM, -1, stream),
-        correlation=rows.ints("correlationId", 0),
-        start=rows.ints("start", 0),
-        end=rows.ints("end", 0),
-        event=rows.ints("eventId", -1),
         event_sync=rows.ints("eventSyncId", -1) if rows.has("eventSyncId") else None,
     )
 
 
-def read_graph_nodes(frames: Frames, people: People) -> GraphNodes:
+def read_graph_nodes(export: Export) -> GraphNodes:
     """Creations of graph nodes; in 2022 they were in the table of graph events."""
-    parts = []
-    for table, rows in frames.get("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS"):
-        if rows.has("graphNodeId"):
-            thread = people.thread(table)
-            parts.append(
-                {
-                    "process": people.thread_process[thread],
-                    "thread": thread,
-                    "time": rows.ints("start", 0),
-                    "node": rows.ints("graphNodeId", 0),
-                    "origin": rows.ints("originalGraphNodeId", 0),
-                }
-            )
-    if not parts:
-        return GraphNodes.absent()
-    return GraphNodes(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
+    columns = {"time": "start", "node": "graphNodeId", "origin": "originalGraphNodeId"}
+    return GraphNodes.joined(
+        [
+            export.hosted(table) | rows.columns(0, **columns)
+            for table, rows in export.get("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+            if rows.has("graphNodeId")
+        ]
+    )
 
 
-def read_overheads(frames: Frames, people: People, names: Names) -> Overheads:
-    """Time that the profiler itself took."""
+def read_cuda_events(export: Export) -> CudaEvents:
+    """Records of CUDA events."""
+    rows = export.rows.get(CUDA_EVENTS)
+    if rows is None:
+        return CudaEvents.absent()
+    time = rows.ints("timestamp", 0)
+    return CudaEvents(
+        **export.located(CUDA_EVENTS),
+        **rows.columns(-1, context="contextId", stream="streamId"),
+        **rows.columns(-1, event="eventId", event_sync="eventSyncId"),
+        correlation=rows.ints("correlationId", 0),
+        time=np.where(time == 0, -1, time),
+    )
+
+
+def read_memory(export: Export, calls: Calls) -> MemoryEvents:
+    """Allocations and frees of the driver (``--cuda-memory-usage``)."""
+    rows = export.rows.get(MEMORY)
+    if rows is None:
+        return MemoryEvents.absent()
+    where = export.located(MEMORY)
+    unknown = np.full(len(rows), -1, np.int64)
+    freed = rows.ints("memoryOperationType", 0) == _FREED
+    size = rows.ints("bytes", 0)
+    on_host = np.isin(rows.ints("memKind", -1), _HOST_MEMORY)
+    return MemoryEvents(
+        process=where["process"],
+        thread=_calling_thread(where["process"], rows.ints("correlationId", 0), calls),
+        device=np.where(on_host, NO_DEVICE, where["device"]),
+        **rows.columns(0, time="start", address="address"),
+        bytes=np.where(freed, -size, size),
+        allocated=unknown,
+        reserved=unknown,
+    )
+
+
+def _calling_thread(process: Column, correlation: Column, calls: Calls) -> Column:
+    """Thread row of the call of each (process, correlation), ``NO_ROW`` where there is none."""
+    if not len(calls) or not len(process):
+        return np.full(len(process), NO_ROW, np.int32)
+    some = np.flatnonzero(np.isin(calls.correlation, correlation))
+    order = some[np.lexsort((calls.correlation[some], calls.process[some]))]
+    known = _pairs(calls.process[order], calls.correlation[order])
+    wanted = _pairs(process, correlation)
+    place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    if not len(known):
+        return np.full(len(process), NO_ROW, np.int32)
+    return np.where(known[place] == wanted, calls.thread[order[place]], NO_ROW)
+
+
+def _pairs(process: Column, correlation: Column) -> Column:
+    """Process and correlation as one sortable value each."""
+    pairs = np.empty(len(process), [("process", np.int32), ("correlation", np.int64)])
+    pairs["process"], pairs["correlation"] = process, correlation
+    return pairs
+
+
+def read_page_faults(export: Export) -> PageFaults:
+    """Page faults of unified memory on either side."""
     parts = []
-    for table, rows in frames.get(*OVERHEADS):
-        thread = people.thread(table)
+    for table, rows in export.get(CPU_FAULTS, GPU_FAULTS):
+        on_gpu = table == GPU_FAULTS
+        columns = {"start": "start", "end": "end" if on_gpu else "start", "address": "address"}
         parts.append(
             {
-                "process": people.thread_process[thread],
-                "thread": thread,
-                "start": rows.ints("start", 0),
-                "end": rows.ints("end", 0),
-                "name": names.column(table, "nameId"),
+                "process": export.index.process(table),
+                "device": np.full(len(rows), NO_DEVICE, np.int32),
+                **(export.located(table) if on_gpu else {}),
+                **rows.columns(0, **columns),
+                "count": rows.ints("numberOfPageFaults", 1),
             }
         )
-    if not parts:
-        return Overheads.absent()
-    return Overheads(**{name: _joined([part[name] for part in parts]) for name in parts[0]})
+    return PageFaults.joined(parts)

@@ -1,83 +1,114 @@
-"""What nsys records of the host beside CUDA: OS calls, samples, scheduling, library calls."""
+"""What nsys records of the host: CUDA calls, OS and library calls, samples, stacks, scheduling."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.readers.nsys.event_rows import OS_CALLS, SAMPLES, SCHEDULE, Frames, possible
-from nvprobe.readers.nsys.names import Names
-from nvprobe.readers.nsys.processes import People
-from nvprobe.readers.nsys.versions import LIBRARIES
-from nvprobe.trace import NO_NAME, OPEN, OsCalls, Ranges, RangeSource, Samples, Schedule
+from nvprobe.readers.nsys.export import Export
+from nvprobe.readers.nsys.tables import possible
+from nvprobe.readers.nsys.versions import CALLS, LIBRARIES, OS_CALLS, OVERHEADS, SAMPLES, SCHEDULE
+from nvprobe.trace import (
+    NO_NAME,
+    OPEN,
+    CallChains,
+    Calls,
+    OsCalls,
+    Overheads,
+    Ranges,
+    RangeSource,
+    Samples,
+    Schedule,
+)
 
-__all__ = ["read_library_calls", "read_os_calls", "read_samples", "read_schedule"]
+__all__ = [
+    "read_callchains",
+    "read_calls",
+    "read_library_calls",
+    "read_os_calls",
+    "read_overheads",
+    "read_samples",
+    "read_schedule",
+]
+
+_LENGTH = {"start": "start", "end": "end"}
 
 
-def read_os_calls(frames: Frames, people: People, names: Names) -> OsCalls:
+def read_calls(export: Export) -> Calls:
+    """Runtime and driver calls; newer exports keep both in the runtime table."""
+    parts = [
+        {
+            **export.hosted(table),
+            **rows.columns(-1, correlation="correlationId", callchain="callchainId"),
+            **rows.columns(0, **_LENGTH),
+            "name": export.names.calls(table),
+        }
+        for table, rows in export.get(*CALLS)
+    ]
+    export.release(*CALLS)
+    calls = Calls.joined(parts)
+    has_chains = calls.callchain is not None and bool((calls.callchain >= 0).any())
+    return calls if has_chains else calls.with_columns(callchain=None)
+
+
+def read_overheads(export: Export) -> Overheads:
+    """Time that the profiler itself took."""
+    return Overheads.joined(
+        [
+            export.hosted(table)
+            | rows.columns(0, **_LENGTH)
+            | {"name": export.names.column(table, "nameId")}
+            for table, rows in export.get(*OVERHEADS)
+        ]
+    )
+
+
+def read_os_calls(export: Export) -> OsCalls:
     """Calls of operating system libraries."""
-    rows = frames.rows.get(OS_CALLS)
+    rows = export.rows.get(OS_CALLS)
     if rows is None:
         return OsCalls.absent()
-    thread = people.thread(OS_CALLS)
     return OsCalls(
-        process=people.thread_process[thread],
-        thread=thread,
-        start=rows.ints("start", 0),
-        end=rows.ints("end", 0),
-        name=names.column(OS_CALLS, "nameId"),
-        nesting=rows.ints("nestingLevel", 0),
+        **export.hosted(OS_CALLS),
+        **rows.columns(0, **_LENGTH, nesting="nestingLevel"),
+        name=export.names.column(OS_CALLS, "nameId"),
         stack=rows.ints("callchainId", -1),
     )
 
 
-def read_samples(frames: Frames, people: People) -> Samples:
+def read_samples(export: Export) -> Samples:
     """Periodic samples; a sample's id is that of its stack."""
-    rows = frames.rows.get(SAMPLES)
+    rows = export.rows.get(SAMPLES)
     if rows is None:
         return Samples.absent()
-    thread = people.thread(SAMPLES)
     return Samples(
-        process=people.thread_process[thread],
-        thread=thread,
-        time=rows.ints("start", 0),
-        cpu=rows.ints("cpu", -1),
-        stack=rows.ints("id", -1),
+        **export.hosted(SAMPLES), **rows.columns(-1, time="start", cpu="cpu", stack="id")
     )
 
 
-def read_schedule(frames: Frames, people: People) -> Schedule:
+def read_schedule(export: Export) -> Schedule:
     """Context switches of the CPUs."""
-    rows = frames.rows.get(SCHEDULE)
+    rows = export.rows.get(SCHEDULE)
     if rows is None:
         return Schedule.absent()
-    thread = people.thread(SCHEDULE)
     return Schedule(
-        process=people.thread_process[thread],
-        thread=thread,
-        time=rows.ints("start", 0),
-        cpu=rows.ints("cpu", -1),
+        **export.hosted(SCHEDULE),
+        **rows.columns(-1, time="start", cpu="cpu"),
         running=rows.ints("isSchedIn", 0) != 0,
     )
 
 
-def read_library_calls(frames: Frames, people: People, names: Names) -> list[Ranges]:
+def read_library_calls(export: Export) -> list[Ranges]:
     """Calls of MPI, UCX, cuBLAS and cuDNN: they nest on their thread, as ranges of a domain."""
-    return [
-        _calls_of(table, frames, people, names)
-        for table, rows in frames.get(*LIBRARIES)
-        if len(rows)
-    ]
+    return [_library(table, export) for table, rows in export.get(*LIBRARIES) if len(rows)]
 
 
-def _calls_of(table: str, frames: Frames, people: People, names: Names) -> Ranges:
-    rows = frames.rows[table]
-    thread = people.thread(table)
+def _library(table: str, export: Export) -> Ranges:
+    rows, names = export.rows[table], export.names
     by_text, by_name = names.column(table, "textId"), names.column(table, "nameId")
     name = np.where(by_text == NO_NAME, by_name, by_text)
     end = rows.ints("end", OPEN)
     return Ranges(
-        process=people.thread_process[thread],
-        thread=thread,
+        **export.hosted(table),
         start=rows.ints("start", 0),
         end=np.where(possible(end), end, OPEN),
         name=np.where(name == NO_NAME, names.unnamed, name),
@@ -85,3 +116,14 @@ def _calls_of(table: str, frames: Frames, people: People, names: Names) -> Range
         category=np.full(len(rows), NO_NAME, np.int32),
         source=np.full(len(rows), RangeSource.NVTX, np.int8),
     )
+
+
+def read_callchains(export: Export, table: str) -> CallChains:
+    """All stacks of a table of call chains."""
+    rows = export.rows.get(table)
+    if rows is None:
+        return CallChains.absent()
+    chain, depth = rows.ints("id", -1), rows.ints("stackDepth", -1)
+    order = np.lexsort((depth, chain))
+    symbol = export.names.column(table, "symbol")
+    return CallChains(chain=chain[order], depth=depth[order], symbol=symbol[order])

@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys.event_rows import METRICS, UNKNOWN, Frames, possible
-from nvprobe.readers.nsys.strings import Handle, StringPool
-from nvprobe.readers.nsys.tables import Tables
-from nvprobe.trace import Column
+from nvprobe.readers.nsys.export import Export
+from nvprobe.readers.nsys.processes import Gpus, metric_devices
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, StringPool, Tables, possible
+from nvprobe.readers.nsys.versions import METRICS
+from nvprobe.trace import NO_NAME, Column, Counters
 
-__all__ = ["GenericMetrics", "read_generic_metrics"]
+__all__ = ["GenericMetrics", "counters_of", "read_counters", "read_generic_metrics"]
 
 _SOURCE = "GpuMetrics"
 _NUMBER = r"^\s*[-+]?\d+(\.\d+)?([eE][-+]?\d+)?\s*$"
@@ -43,9 +44,11 @@ class GenericMetrics:
     names: Handle
 
 
-def read_generic_metrics(frames: Frames, tables: Tables, pool: StringPool) -> GenericMetrics | None:
+def read_generic_metrics(
+    exported: ExportRows, tables: Tables, pool: StringPool
+) -> GenericMetrics | None:
     """All samples; ``None`` where the export has none in this form, or has its own table."""
-    types = None if METRICS in frames.rows else _metric_types(tables)
+    types = None if METRICS in exported.rows else _metric_types(tables)
     rows = tables.read("GENERIC_EVENTS") if types is not None and len(types) else None
     if types is None or rows is None:
         return None
@@ -53,7 +56,7 @@ def read_generic_metrics(frames: Frames, tables: Tables, pool: StringPool) -> Ge
     time, kind = np.where(told == UNKNOWN, raw, told), rows.ints("typeId", UNKNOWN)
     sampled = np.flatnonzero(np.isin(kind, types) & possible(time))
     texts = pc.fill_null(rows.texts("data").take(pa.array(sampled)), "")
-    parsed = _parsed(texts, frames.warnings)
+    parsed = _parsed(texts, exported.warnings)
     names = [name for name, _, _ in parsed]
     parts = [(row, np.full(len(row), place), value) for place, (_, row, value) in enumerate(parsed)]
     if not parts:
@@ -148,3 +151,40 @@ def _number(value: object) -> float:
         return float(value)
     except (ValueError, OverflowError):
         return math.nan
+
+
+def read_counters(export: Export, tables: Tables) -> Counters:
+    """Samples of GPU metrics. A metric is known by its type (which GPU) and number."""
+    rows = export.rows.get(METRICS)
+    if rows is None:
+        return Counters.absent()
+    types, type_codes = export.events.encoded(METRICS, "typeId")
+    metrics, metric_codes = export.events.encoded(METRICS, "metricId")
+    listed = tables.read("TARGET_INFO_GPU_METRICS")
+    label = np.full((len(types), len(metrics)), NO_NAME, np.int32)
+    if listed is not None:
+        at = np.searchsorted(types, of_type := listed.ints("typeId", UNKNOWN))
+        number = np.searchsorted(metrics, of_metric := listed.ints("metricId", UNKNOWN))
+        at, number = np.minimum(at, len(types) - 1), np.minimum(number, len(metrics) - 1)
+        used = np.zeros(len(listed), bool)
+        if len(rows):
+            used = (types[at] == of_type) & (metrics[number] == of_metric)
+        label[at[used], number[used]] = export.names.metrics[used]
+    return Counters(
+        device=np.searchsorted(export.gpus.ids, metric_devices(types))[type_codes],
+        time=rows.ints("timestamp", 0),
+        metric=label[type_codes, metric_codes],
+        value=rows.ints("value", 0),
+    )
+
+
+def counters_of(samples: GenericMetrics | None, gpus: Gpus, pool: StringPool) -> Counters:
+    """Samples of GPU metrics that the export holds as generic events."""
+    if samples is None:
+        return Counters.absent()
+    return Counters(
+        device=np.searchsorted(gpus.ids, metric_devices(samples.type)),
+        time=samples.time,
+        metric=pool.rows(samples.names)[samples.metric],
+        value=samples.value,
+    )

@@ -6,20 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys.event_rows import (
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
+from nvprobe.readers.nsys.versions import (
+    CALL_SUFFIXES,
     CALLCHAINS,
     CALLS,
+    COPY_NAMES,
     KERNELS,
+    LIBRARIES,
     OS_CALLS,
     OS_STACKS,
     OVERHEADS,
     SAMPLE_STACKS,
-    UNKNOWN,
-    Frames,
 )
-from nvprobe.readers.nsys.strings import Handle, StringPool
-from nvprobe.readers.nsys.tables import Rows, Tables
-from nvprobe.readers.nsys.versions import CALL_SUFFIXES, COPY_NAMES, LIBRARIES
 from nvprobe.trace import NO_NAME, Column
 
 __all__ = ["UNNAMED", "Names"]
@@ -48,22 +47,24 @@ class Names:
     symbols, which have no business in a Trace.
     """
 
-    def __init__(self, frames: Frames, tables: Tables, pool: StringPool, more_ids: Column) -> None:
-        """Read what ``frames`` and ``more_ids`` (thread names) refer to into ``pool``."""
-        self._frames = frames
+    def __init__(
+        self, exported: ExportRows, tables: Tables, pool: StringPool, more_ids: Column
+    ) -> None:
+        """Read what ``exported`` and ``more_ids`` (thread names) refer to into ``pool``."""
+        self._exported = exported
         self._pool = pool
-        held = [frames.encoded(t, c)[0] for t, c in _REFERENCES if t in frames.rows]
+        held = [exported.encoded(t, c)[0] for t, c in _REFERENCES if t in exported.rows]
         wanted = np.unique(np.concatenate([more_ids, *held]))
         self._ids = wanted[wanted != UNKNOWN]
         texts = tables.strings(self._ids)
         self._texts = pool.add(texts)
         self._calls = pool.add(self._clean(texts))
-        self._inline = _texts_of(frames.rows.get("NVTX_EVENTS"), "text", pool)
+        self._inline = _texts_of(exported.rows.get("NVTX_EVENTS"), "text", pool)
         self._libraries = pool.add(pa.array(list(LIBRARIES.values())))
         self._metrics = _texts_of(tables.read("TARGET_INFO_GPU_METRICS"), "metricName", pool)
         self._schemas = _texts_of(tables.read("NVTX_PAYLOAD_SCHEMAS"), "name", pool)
         self._fields = _texts_of(tables.read("NVTX_PAYLOAD_SCHEMA_ENTRIES"), "name", pool)
-        self._graphs = pool.add(_graph_names(frames))
+        self._graphs = pool.add(_graph_names(exported))
         self._literals = pool.add(pa.array([UNNAMED, "Memset", "Memcpy", *COPY_NAMES.values()]))
 
     def by_id(self, ids: Column) -> Column:
@@ -72,12 +73,12 @@ class Names:
 
     def column(self, table: str, column: str) -> Column:
         """int32 string rows of a column of string ids."""
-        values, codes = self._frames.encoded(table, column)
+        values, codes = self._exported.encoded(table, column)
         return self._looked_up(values, self._texts)[codes]
 
     def calls(self, table: str) -> Column:
         """int32 string rows of call names without ABI suffixes."""
-        values, codes = self._frames.encoded(table, "nameId")
+        values, codes = self._exported.encoded(table, "nameId")
         return self._looked_up(values, self._calls)[codes]
 
     def annotations(self) -> Column:
@@ -96,7 +97,7 @@ class Names:
 
     def graphs(self) -> Column:
         """int32 string rows of the names of whole-graph records."""
-        return self._pool.rows(self._graphs)[self._frames.encoded(*_GRAPHS)[1]]
+        return self._pool.rows(self._graphs)[self._exported.encoded(*_GRAPHS)[1]]
 
     def library(self, table: str) -> int:
         """String row of the domain that calls of a library table are given."""
@@ -129,7 +130,7 @@ class Names:
 
     def _clean(self, texts: pa.StringArray) -> pa.StringArray:
         """``texts`` without ABI suffixes where they name calls, null elsewhere (few are calls)."""
-        held = [self._frames.encoded(t, "nameId")[0] for t, _ in self._frames.get(*CALLS)]
+        held = [self._exported.encoded(t, "nameId")[0] for t, _ in self._exported.get(*CALLS)]
         named = np.isin(self._ids, np.concatenate(held)) if held else np.zeros(len(texts), bool)
         rows = np.full(len(texts), -1, np.int64)
         rows[named] = np.arange(int(named.sum()))
@@ -149,7 +150,7 @@ def _texts_of(rows: Rows | None, column: str, pool: StringPool) -> Handle:
     return pool.add(pa.array([], pa.string()) if rows is None else rows.texts(column))
 
 
-def _graph_names(frames: Frames) -> pa.StringArray:
+def _graph_names(exported: ExportRows) -> pa.StringArray:
     """A name for each executable graph that was recorded whole."""
-    ids = frames.encoded(*_GRAPHS)[0].tolist() if _GRAPHS[0] in frames.rows else []
+    ids = exported.encoded(*_GRAPHS)[0].tolist() if _GRAPHS[0] in exported.rows else []
     return pa.array(["CUDA graph" if i == UNKNOWN else f"CUDA graph {i}" for i in ids], pa.string())

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys.event_rows import UNKNOWN, Frames, possible
+from nvprobe.readers.nsys.export import Export
 from nvprobe.readers.nsys.names import Names
 from nvprobe.readers.nsys.payloads import DecodedPayloads
-from nvprobe.readers.nsys.processes import People
+from nvprobe.readers.nsys.processes import ProcessIndex
 from nvprobe.readers.nsys.python_stacks import PYTHON_DOMAINS
-from nvprobe.readers.nsys.strings import distinct
-from nvprobe.readers.nsys.tables import Rows
+from nvprobe.readers.nsys.tables import UNKNOWN, Rows, distinct, possible
 from nvprobe.readers.nsys.versions import Event
 from nvprobe.trace import (
     NO_NAME,
@@ -50,21 +49,17 @@ class Annotations:
 
 
 def read_annotations(
-    frames: Frames,
-    people: People,
-    names: Names,
-    strings: pa.StringArray,
-    decoded: DecodedPayloads | None = None,
+    export: Export, strings: pa.StringArray, decoded: DecodedPayloads | None
 ) -> Annotations:
     """Ranges (push/pop), spans, marks, values of payloads, created domains and named threads.
 
     Who holds the GIL (``--trace=python-gil``) is recorded as push/pop ranges, but begins and ends
     anywhere in what the program annotates: those are spans.
     """
-    rows = frames.rows.get(_EVENTS)
+    rows = export.rows.get(_EVENTS)
     if rows is None:
         return Annotations()
-    events = _Events(rows, people, names)
+    events = _Events(rows, export.index, export.names)
     kind = rows.ints("eventType", -1)
     created = np.flatnonzero(kind == Event.DOMAIN_CREATE)
     named = np.flatnonzero((kind == Event.THREAD_NAME) & (events.name != NO_NAME))
@@ -94,11 +89,11 @@ def _among(kind: Column, *events: Event) -> Column:
 class _Events:
     """The columns that all NVTX events share, as rows of the Trace's tables."""
 
-    def __init__(self, rows: Rows, people: People, names: Names) -> None:
+    def __init__(self, rows: Rows, index: ProcessIndex, names: Names) -> None:
         self.rows = rows
-        self.people = people
-        self.thread = people.thread(_EVENTS)
-        self.process = people.thread_process[self.thread]
+        self.index = index
+        self.thread = index.thread(_EVENTS)
+        self.process = index.thread_process[self.thread]
         self.start = rows.ints("start", 0)
         end = rows.ints("end", OPEN)
         self.end = np.where(possible(end), end, OPEN)
@@ -132,7 +127,7 @@ class _Events:
 
     def spans(self, rows: Column) -> Spans:
         """Start/end ranges; one that ended nowhere ends on its own thread."""
-        end_thread = self.people.thread(_EVENTS, "endGlobalTid")[rows]
+        end_thread = self.index.thread(_EVENTS, "endGlobalTid")[rows]
         thread = self.thread[rows]
         return Spans(
             process=self.process[rows],

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys.payload_arrays import elements, hexadecimal, names_of, products, texts_of
 from nvprobe.readers.nsys.payload_schemas import (
     FIRST_STRING,
     LAST_STRING,
@@ -24,6 +23,11 @@ from nvprobe.readers.nsys.payload_schemas import (
     Layout,
     Schema,
     Schemas,
+    elements,
+    hexadecimal,
+    names_of,
+    products,
+    texts_of,
 )
 from nvprobe.trace import Column
 

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.readers.input_errors import printable
-from nvprobe.readers.nsys.event_rows import UNKNOWN, Frames
-from nvprobe.readers.nsys.payload_json import json_values
+from nvprobe.readers.nsys.names import Names
 from nvprobe.readers.nsys.payload_schemas import FIRST_STRING, LAST_STRING, SCALARS, Schemas
 from nvprobe.readers.nsys.payload_values import Decoder, Part, Values
-from nvprobe.readers.nsys.strings import Handle, StringPool
-from nvprobe.readers.nsys.tables import Rows, Tables
-from nvprobe.trace import NO_PAYLOAD, Column
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
+from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column, PayloadFields
 
-__all__ = ["DecodedPayloads", "decode_payloads"]
+__all__ = ["DecodedPayloads", "decode_payloads", "read_payload_fields", "json_values"]
 
 _HEADER = 32
 _STRETCH = 1 << 26
@@ -86,12 +86,14 @@ class _Faults:
         return out
 
 
-def decode_payloads(frames: Frames, tables: Tables, pool: StringPool) -> DecodedPayloads | None:
+def decode_payloads(
+    exported: ExportRows, tables: Tables, pool: StringPool
+) -> DecodedPayloads | None:
     """All values of structured payloads; ``None`` where the export holds none.
 
-    What cannot be decoded is counted in the warnings of ``frames``.
+    What cannot be decoded is counted in the warnings of ``exported``.
     """
-    rows, faults = frames.rows.get("NVTX_EVENTS"), _Faults()
+    rows, faults = exported.rows.get("NVTX_EVENTS"), _Faults()
     if rows is None:
         return None
     blobs, values = rows.blobs("binaryData"), []
@@ -99,7 +101,7 @@ def decode_payloads(frames: Frames, tables: Tables, pool: StringPool) -> Decoded
         schemas = Schemas.read(tables)
         values = [one for part in _stretches(blobs) for one in _decoded(*part, schemas, faults)]
     values += _from_json(rows, tables, values, faults)
-    frames.warnings += faults.warnings()
+    exported.warnings += faults.warnings()
     return _joined(_resolved(values, tables), pool) if values else None
 
 
@@ -256,3 +258,98 @@ def _places(event: Column, name: Column) -> Column:
     first = np.flatnonzero(new)
     lengths = np.diff(np.append(first, len(event)))
     return np.arange(len(event)) - np.repeat(first, lengths)
+
+
+_WORD = 2**64
+
+
+def json_values(events: Column, texts: pa.StringArray) -> tuple[list[Values], int]:
+    """(values of all fields, events whose text is no JSON); ``texts`` has one for each event."""
+    encoded = texts.dictionary_encode()
+    code = np.asarray(encoded.indices.fill_null(0), np.int64)
+    rows: list[tuple[str, Any]] = []
+    first, broken = [0], np.zeros(len(encoded.dictionary), bool)
+    for place, text in enumerate(encoded.dictionary.to_pylist()):
+        try:
+            rows += _fields(msgspec.json.decode(text))
+        except (msgspec.DecodeError, RecursionError):
+            broken[place] = True
+        first.append(len(rows))
+    begin = np.array(first)
+    length = np.diff(begin)[code]
+    if not len(events) or not len(rows):
+        return [], int(broken[code].sum()) if len(broken) else 0
+    start = np.cumsum(length) - length
+    row = np.arange(int(length.sum())) + np.repeat(begin[code] - start, length)
+    return _by_field(rows, np.repeat(events, length), row), int(broken[code].sum())
+
+
+def _fields(document: Any) -> Iterator[tuple[str, Any]]:
+    """Every member of an object; what is nested in it stays JSON text, one value each."""
+    members = document.items() if isinstance(document, dict) else [("value", document)]
+    for name, value in members:
+        nested = isinstance(value, (dict, list))
+        if value is not None:
+            yield name, msgspec.json.encode(value).decode() if nested else value
+
+
+def _by_field(rows: list[tuple[str, Any]], event: Column, row: Column) -> list[Values]:
+    """Values of one kind and field together; integers beyond 64 bits stay text."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, (name, value) in enumerate(rows):
+        groups.setdefault((name, _kind(value)), []).append(place)
+    group = np.zeros(len(rows), np.int64)
+    within = np.zeros(len(rows), np.int64)
+    for number, places in enumerate(groups.values()):
+        group[places], within[places] = number, np.arange(len(places))
+    order = np.argsort(group[row], kind="stable")
+    bounds = np.searchsorted(group[row][order], np.arange(len(groups) + 1))
+    out = []
+    for number, ((name, kind), places) in enumerate(groups.items()):
+        mine = order[bounds[number] : bounds[number + 1]]
+        held = [rows[place][1] for place in places]
+        which = within[row[mine]]
+        if kind == "integer":
+            signed = np.array([_signed(value) for value in held], np.int64)
+            out.append(Values(None, name, event[mine], integer=signed[which]))
+        elif kind == "real":
+            out.append(Values(None, name, event[mine], real=np.array(held, np.float64)[which]))
+        else:
+            texts = pa.array([str(value) for value in held], pa.string())
+            out.append(Values(None, name, event[mine], text=texts.take(pa.array(which))))
+    return out
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, int) and -_WORD < 2 * value < 2 * _WORD:
+        return "integer"
+    return "real" if isinstance(value, float) else "text"
+
+
+def _signed(value: int) -> int:
+    """The 64 bits of an integer as a signed number, as SQLite keeps them."""
+    return (value + _WORD // 2) % _WORD - _WORD // 2
+
+
+def read_payload_fields(tables: Tables, names: Names) -> PayloadFields:
+    """Fields of the payload schemas that programs registered."""
+    rows, schemas = tables.read("NVTX_PAYLOAD_SCHEMA_ENTRIES"), tables.read("NVTX_PAYLOAD_SCHEMAS")
+    if rows is None:
+        return PayloadFields.absent()
+    titles: dict[tuple[int, int], int] = {}
+    if schemas is not None:
+        keys = zip(
+            schemas.ints("domainId", 0).tolist(), schemas.ints("schemaId", 0).tolist(), strict=True
+        )
+        titles = dict(zip(keys, names.payload_schemas.tolist(), strict=True))
+    domain, schema = rows.ints("domainId", 0), rows.ints("schemaId", 0)
+    title = [titles.get(key, NO_NAME) for key in zip(domain.tolist(), schema.tolist(), strict=True)]
+    return PayloadFields(
+        domain=domain,
+        schema=schema,
+        schema_name=np.array(title, np.int32),
+        index=rows.ints("idx", 0),
+        name=names.payload_fields,
+        type=rows.ints("type", -1),
+        offset=rows.ints("offset", 0),
+    )

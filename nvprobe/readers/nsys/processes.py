@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.nsys.event_rows import (
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
+from nvprobe.readers.nsys.versions import (
     CALLS,
     CPU_FAULTS,
     CUDA_EVENTS,
     GPU_FAULTS,
+    LIBRARIES,
     MEMORY,
     METRICS,
     OPS,
@@ -23,15 +25,10 @@ from nvprobe.readers.nsys.event_rows import (
     SAMPLES,
     SCHEDULE,
     SYNCS,
-    UNKNOWN,
-    Frames,
 )
-from nvprobe.readers.nsys.strings import Handle, StringPool
-from nvprobe.readers.nsys.tables import Rows, Tables
-from nvprobe.readers.nsys.versions import LIBRARIES
 from nvprobe.trace import NO_DEVICE, Column
 
-__all__ = ["Gpus", "People", "metric_devices"]
+__all__ = ["Gpus", "ProcessIndex", "metric_devices"]
 
 _TID_BITS = 24
 _TID_MASK = (1 << _TID_BITS) - 1
@@ -55,7 +52,7 @@ def process_key(global_id: Column) -> Column:
 
 
 @dataclass(frozen=True)
-class People:
+class ProcessIndex:
     """Processes (by key) and threads (by serialized global id), each sorted."""
 
     keys: Column
@@ -67,26 +64,30 @@ class People:
     thread_process: Column
     thread_names: Column
     """int64 string id from ``ThreadNames``, ``UNKNOWN`` where there is none."""
-    frames: Frames
+    exported: ExportRows
 
     @classmethod
-    def found(cls, frames: Frames, tables: Tables, pool: StringPool) -> People:
+    def found(cls, exported: ExportRows, tables: Tables, pool: StringPool) -> ProcessIndex:
         """Everyone who did anything, or is listed in the file."""
         listed = tables.read("PROCESSES")
         named = tables.read("ThreadNames")
         tids = _union(
             [
-                frames.encoded(table, column)[0]
+                exported.encoded(table, column)[0]
                 for table, column in _THREADED
-                if table in frames.rows
+                if table in exported.rows
             ]
             + ([named.ints("globalTid", UNKNOWN)] if named else [])
         )
         pids = _union(
-            [frames.encoded(table, "globalPid")[0] for table in _PROCESSED if table in frames.rows]
+            [
+                exported.encoded(table, "globalPid")[0]
+                for table in _PROCESSED
+                if table in exported.rows
+            ]
             + ([listed.ints("globalPid", UNKNOWN)] if listed else [])
         )
-        tids = tids[tids != UNKNOWN] if not _lonely(frames, tids) else tids
+        tids = tids[tids != UNKNOWN] if not _lonely(exported, tids) else tids
         keys = np.unique(np.concatenate([process_key(tids), process_key(pids)]))
         if np.count_nonzero(keys >= 0) == 1:  # a NULL can only mean the one process there is
             keys = keys[keys >= 0]
@@ -99,17 +100,17 @@ class People:
             tids=tids,
             thread_process=_place(keys, process_key(tids)),
             thread_names=_last(tids, named),
-            frames=frames,
+            exported=exported,
         )
 
     def process(self, table: str) -> Column:
         """int32 process row of each op or synchronisation record of ``table``."""
-        values, codes = self.frames.encoded(table, "globalPid")
+        values, codes = self.exported.encoded(table, "globalPid")
         return _place(self.keys, process_key(values))[codes]
 
     def thread(self, table: str, column: str = "globalTid") -> Column:
         """int32 thread row of each row of ``table``, -1 where ``endGlobalTid`` is unknown."""
-        values, codes = self.frames.encoded(table, column)
+        values, codes = self.exported.encoded(table, column)
         return _place(self.tids, values)[codes]
 
     @property
@@ -118,10 +119,10 @@ class People:
         return np.where(self.tids == UNKNOWN, -1, self.tids & _TID_MASK)
 
 
-def _lonely(frames: Frames, tids: Column) -> bool:
+def _lonely(exported: ExportRows, tids: Column) -> bool:
     """Whether events without a thread exist, so that an unknown thread has to be a row."""
-    columns = [(t, c) for t, c in _THREADED if t in frames.rows and c == "globalTid"]
-    return any(UNKNOWN in frames.encoded(table, column)[0][:1] for table, column in columns)
+    columns = [(t, c) for t, c in _THREADED if t in exported.rows and c == "globalTid"]
+    return any(UNKNOWN in exported.encoded(table, column)[0][:1] for table, column in columns)
 
 
 def _union(parts: list[Column]) -> Column:
@@ -198,11 +199,11 @@ class Gpus:
     limits: dict[str, Column]
     ordinals: dict[tuple[int, int], int]
     """(pid, CUDA ordinal) → physical id, where the file tells."""
-    people: People
+    index: ProcessIndex
 
     @classmethod
     def found(
-        cls, people: People, tables: Tables, pool: StringPool, sampled: Column | None = None
+        cls, index: ProcessIndex, tables: Tables, pool: StringPool, sampled: Column | None = None
     ) -> Gpus:
         """All GPUs that are described or used, or of these types of ``sampled`` metrics."""
         gpus, cuda = tables.read("TARGET_INFO_GPU"), tables.read("TARGET_INFO_CUDA_GPU")
@@ -210,9 +211,9 @@ class Gpus:
         described = [_describe_gpus(rows) for rows in (gpus, cuda) if rows is not None]
         used = {
             ordinals.get((pid, ordinal), ordinal)
-            for pid, ordinal in _used(people)
+            for pid, ordinal in _used(index)
             if ordinal != UNKNOWN
-        } | _sampled(people.frames, sampled)
+        } | _sampled(index.exported, sampled)
         known: dict[int, dict[str, object]] = {}
         for device, facts in (item for table in reversed(described) for item in table.items()):
             known.setdefault(device, {}).update(facts)
@@ -223,12 +224,12 @@ class Gpus:
             names=pool.add(pa.array([facts.get("name") for facts in facts_of], pa.string())),
             limits={limit: _column(facts_of, limit) for limit in _LIMITS},
             ordinals=ordinals,
-            people=people,
+            index=index,
         )
 
     def device(self, table: str, processes: Column) -> Column:
         """int32 device row of each row of ``table``, ``NO_DEVICE`` where it tells none."""
-        values, codes = self.people.frames.encoded(table, "deviceId")
+        values, codes = self.index.exported.encoded(table, "deviceId")
         if not len(codes):
             return np.empty(0, np.int32)
         pairs = processes.astype(np.int64) * len(values) + codes
@@ -241,21 +242,21 @@ class Gpus:
         ordinal = int(ordinals[place])
         if ordinal == UNKNOWN:
             return NO_DEVICE
-        pid = int(self.people.pids[process]) if process >= 0 else -1
+        pid = int(self.index.pids[process]) if process >= 0 else -1
         return int(np.searchsorted(self.ids, self.ordinals.get((pid, ordinal), ordinal)))
 
 
-def _used(people: People) -> set[tuple[int, int]]:
+def _used(index: ProcessIndex) -> set[tuple[int, int]]:
     """(pid, ordinal) pairs that events name; pids and ordinals are few."""
     pairs: set[tuple[int, int]] = set()
-    for table, _ in people.frames.get(*_DEVICED):
-        devices, codes = people.frames.encoded(table, "deviceId")
+    for table, _ in index.exported.get(*_DEVICED):
+        devices, codes = index.exported.encoded(table, "deviceId")
         if not len(devices):
             continue
-        process = people.process(table)
+        process = index.process(table)
         for pair in np.unique(process.astype(np.int64) * len(devices) + codes).tolist():
             row, place = divmod(pair, len(devices))
-            pairs.add((int(people.pids[row]) if row >= 0 else -1, int(devices[place])))
+            pairs.add((int(index.pids[row]) if row >= 0 else -1, int(devices[place])))
     return pairs
 
 
@@ -265,10 +266,12 @@ def metric_devices(types: Column) -> Column:
     return devices
 
 
-def _sampled(frames: Frames, types: Column | None) -> set[int]:
+def _sampled(exported: ExportRows, types: Column | None) -> set[int]:
     """GPUs whose metrics were sampled."""
     if types is None:
-        types = frames.encoded(METRICS, "typeId")[0] if METRICS in frames.rows else np.empty(0, int)
+        types = (
+            exported.encoded(METRICS, "typeId")[0] if METRICS in exported.rows else np.empty(0, int)
+        )
     return set(metric_devices(types).tolist())
 
 

@@ -18,11 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.readers.nsys.event_rows import PYTHON_BACKTRACES, PYTHON_SAMPLES, UNKNOWN, Frames
-from nvprobe.readers.nsys.processes import People, process_key
-from nvprobe.readers.nsys.strings import Handle, StringPool
-from nvprobe.readers.nsys.tables import Rows, Tables
-from nvprobe.readers.nsys.versions import Event
+from nvprobe.readers.nsys.processes import ProcessIndex, process_key
+from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
+from nvprobe.readers.nsys.versions import PYTHON_BACKTRACES, PYTHON_SAMPLES, Event
 from nvprobe.trace import CallChains, Column, Samples
 
 __all__ = ["PYTHON_DOMAINS", "PythonStacks", "set_apart"]
@@ -43,9 +41,9 @@ _WORD, _HEADER = 8, 32
 _FIXED, _FRAME = _HEADER + 2 * _WORD, 3 * _WORD
 
 
-def set_apart(frames: Frames, tables: Tables) -> None:
-    """Take the stacks out of the NVTX events of ``frames``, into tables of their own."""
-    rows = frames.rows.get(_EVENTS)
+def set_apart(exported: ExportRows, tables: Tables) -> None:
+    """Take the stacks out of the NVTX events of ``exported``, into tables of their own."""
+    rows = exported.rows.get(_EVENTS)
     domains = {} if rows is None else _domains(rows, tables)
     if rows is None or not domains:
         return
@@ -57,9 +55,9 @@ def set_apart(frames: Frames, tables: Tables) -> None:
         for key, number in ids:
             inside |= (process == key) & (domain == number)
         inside &= mark
-        frames.rows[table] = rows.take(inside)
+        exported.rows[table] = rows.take(inside)
         other &= ~inside
-    frames.rows[_EVENTS] = rows.take(other)
+    exported.rows[_EVENTS] = rows.take(other)
 
 
 @dataclass(frozen=True)
@@ -75,26 +73,26 @@ class PythonStacks:
 
     @classmethod
     def read(
-        cls, frames: Frames, people: People, tables: Tables, pool: StringPool, table: str
+        cls, exported: ExportRows, index: ProcessIndex, tables: Tables, pool: StringPool, table: str
     ) -> PythonStacks:
         """Read the stacks of one table into ``pool``."""
-        marks = frames.rows.get(table)
+        marks = exported.rows.get(table)
         if marks is None:
             none = np.empty(0, np.int64)
             return cls(Samples.absent(), none, none, none, pool.add(pa.array([], pa.string())))
         size, words = _words(marks.blobs("binaryData"))
         sound = _fits(size, words)
         if lost := len(marks) - int(np.count_nonzero(sound)):
-            frames.warnings.append(
+            exported.warnings.append(
                 f"{lost} {_WHAT[table]} have no stack that nvprobe can read (an export with "
                 "--include-blobs=true keeps them)"
             )
         stack, chain, depth, frame = _stacks(size, words, np.flatnonzero(sound))
         distinct, code = np.unique(frame, axis=0, return_inverse=True)
-        thread = people.thread(table)[sound]
+        thread = index.thread(table)[sound]
         return cls(
             samples=Samples(
-                process=people.thread_process[thread],
+                process=index.thread_process[thread],
                 thread=thread,
                 time=marks.ints("start", 0)[sound],
                 cpu=np.full(len(stack), -1),

@@ -12,6 +12,25 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 __all__ = [
+    "TIMES_OF",
+    "KERNELS",
+    "OPS",
+    "CALLS",
+    "SYNCS",
+    "CUDA_EVENTS",
+    "OVERHEADS",
+    "CALLCHAINS",
+    "MEMORY",
+    "METRICS",
+    "CPU_FAULTS",
+    "GPU_FAULTS",
+    "OS_CALLS",
+    "OS_STACKS",
+    "SAMPLES",
+    "SAMPLE_STACKS",
+    "PYTHON_SAMPLES",
+    "PYTHON_BACKTRACES",
+    "SCHEDULE",
     "CALL_SUFFIXES",
     "COLUMNS",
     "COPY_NAMES",
@@ -40,6 +59,37 @@ LIBRARIES = {
     "UCP_PROGRESS_EVENTS": "UCX",
 }
 """Tables of calls of a traced library: they become ranges in a domain of this name."""
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+OPS = (
+    KERNELS,
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+)
+CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
+SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+CUDA_EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+CALLCHAINS = "CUDA_CALLCHAINS"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+METRICS = "GPU_METRICS"
+CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+OS_CALLS, OS_STACKS = "OSRT_API", "OSRT_CALLCHAINS"
+SAMPLES, SAMPLE_STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+PYTHON_SAMPLES, PYTHON_BACKTRACES = "PYTHON_SAMPLES", "PYTHON_BACKTRACES"
+"""Not tables of an export: NVTX marks that are Python stacks (`python_stacks`)."""
+SCHEDULE = "SCHED_EVENTS"
+
+TIMES_OF = (
+    *((table, ()) for table in (*OPS, CALLCHAINS, OS_STACKS, SAMPLE_STACKS, CUDA_EVENTS)),
+    *((table, ("start", "end")) for table in (*CALLS, *OVERHEADS, SYNCS, OS_CALLS, GPU_FAULTS)),
+    *((table, ("start",)) for table in ("NVTX_EVENTS", *LIBRARIES)),
+    *((table, ("start",)) for table in ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")),
+    *((table, ("start",)) for table in (SAMPLES, SCHEDULE, MEMORY, CPU_FAULTS)),
+    (METRICS, ("timestamp",)),
+)
+"""Every event table, and the times without which its rows cannot be placed."""
 
 COLUMNS: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OP} demangledName shortName graphNodeId gridX gridY gridZ "

@@ -519,7 +519,7 @@ def test_large_tables_are_read_in_stretches(plain: Path, monkeypatch: pytest.Mon
 def test_texts_that_are_nearly_unique_keep_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvprobe.readers.nsys.strings._LARGE", 10)
+    monkeypatch.setattr("nvprobe.readers.nsys.tables._LARGE", 10)
     names = [None if i % 7 == 0 else f"op, op_id = {i}" for i in range(50)] + ["twin", "twin"]
     rows = [pushed(text, i, i + 1, textId=3 if i == 7 else None) for i, text in enumerate(names)]
     trace = load(write(tmp_path / "x.sqlite", PLAIN | {"NVTX_EVENTS": rows}))
@@ -532,9 +532,9 @@ def test_texts_that_are_nearly_unique_keep_their_rows(
 def test_more_than_two_gigabytes_of_names_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    from nvprobe.readers.nsys.strings import StringPool
+    from nvprobe.readers.nsys.tables import StringPool
 
-    monkeypatch.setattr("nvprobe.readers.nsys.strings._MOST_BYTES", 100)
+    monkeypatch.setattr("nvprobe.readers.nsys.tables._MOST_BYTES", 100)
     pool = StringPool()
     handle = pool.add(pa.array(["x" * 1000, None, "y"]))
     strings_ = pool.freeze()
