@@ -134,7 +134,8 @@ def install() -> None:
         what = f"torch.cuda.{name}.synchronize"
         _explicit_hooks.replace("torch.cuda.streams", f"{name}.synchronize", _explicit(what))
     for module in ("torch.distributed.distributed_c10d", "torch.distributed"):
-        _explicit_hooks.replace(module, "init_process_group", _becoming_distributed)
+        become = _becoming_distributed
+        _explicit_hooks.replace(module, "init_process_group", become, optional=True)
     steps.on_step(_next_step)
     awake.follow(_begin, _end)
 

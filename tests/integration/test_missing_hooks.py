@@ -23,6 +23,7 @@ EAGER = {
     "warnings": ["_showwarnmsg"],
     "torch.cuda": ["set_sync_debug_mode", "synchronize", "make_graphed_callables", "empty_cache"],
     "torch.cuda.memory": ["empty_cache"],
+    "torch.cuda.profiler": ["start", "stop"],
     "torch.cuda.streams": [
         *("Stream.synchronize", "Event.synchronize"),
         *("Stream.wait_stream", "Stream.wait_event", "Event.wait"),
