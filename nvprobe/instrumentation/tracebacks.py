@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 __all__ = ["hide_own_frames", "without_own_frames"]
 
@@ -13,10 +16,11 @@ _OWN = str(Path(__file__).resolve().parent.parent)
 
 
 def hide_own_frames() -> None:
-    """Print uncaught exceptions, also those of threads, as if the program ran alone.
+    """Print exceptions as if the program ran alone: uncaught, also in threads, and logged ones.
 
     A hook that the program sets itself takes the place of this one.
     """
+    _format_without_own_frames()
     by_main, by_thread = sys.excepthook, threading.excepthook
 
     def main_hook(
@@ -33,6 +37,24 @@ def hide_own_frames() -> None:
         by_thread(given)
 
     sys.excepthook, threading.excepthook = main_hook, thread_hook
+
+
+def _format_without_own_frames() -> None:
+    """Do the same for what `traceback` and `logging` print; causes are made by the same class."""
+    original = traceback.TracebackException.__init__
+
+    @functools.wraps(original)
+    def begin(
+        self: traceback.TracebackException,
+        exc_type: type[BaseException],
+        exc_value: BaseException,
+        exc_traceback: TracebackType | None,
+        **options: Any,
+    ) -> None:
+        """Take in an exception as it would have been raised without nvprobe."""
+        original(self, exc_type, exc_value, _pruned(exc_traceback), **options)
+
+    traceback.TracebackException.__init__ = begin  # type: ignore[method-assign]
 
 
 def without_own_frames(error: BaseException) -> TracebackType | None:

@@ -60,9 +60,11 @@ def start() -> StepWatch | None:
     if settings.torch != "none":
         atexit.register(_end_as_interrupted)
     atexit.register(watch.finish)  # before the other: exit handlers run backwards
+    _keep_on_exit(watch)
     if watch.recorders:
-        _keep_on_sigterm(watch)
-        _keep_on_exit(watch)
+        started = settings.trigger != "none" or "torch" in sys.modules
+        keep = functools.partial(_keep_on_sigterm, watch)
+        keep() if started else after_import("torch", lambda _torch: keep())
     return watch
 
 

@@ -372,11 +372,15 @@ def _temporary_folder() -> Iterator[Path]:
 def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
     """Why the torch profiler left nothing."""
     window = plan.options.window
-    if ending.signal is not None and status.closed is None:
-        return f"no trace was written: signal {ending.signal} ended the program while it recorded"
-    if status.opened is None and window.first:
+    how = f"signal {ending.signal} ended the program" if ending.signal else "the program ended"
+    if status.opened is not None and status.closed is None:
+        return f"no trace was written: {how} while it recorded"
+    if status.opened is not None:
+        return "no trace was written: torch.profiler failed"
+    if window.first:
         return never_opened(window, status.steps, ending)
-    return "no trace was written: the program did not import torch, or its profiler failed"
+    before = "ended before the window opened" if window.delay_s else "did not import torch"
+    return f"no trace was written: the program {before}"
 
 
 def _last_words(log: Path) -> str:

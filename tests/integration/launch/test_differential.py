@@ -37,6 +37,8 @@ class Program:
     files: dict[str, str] = field(default_factory=dict)
     stdin: bytes = b""
     signal: int | None = None
+    to_group: bool = False
+    """The signal goes to the process group, as a scheduler may send it."""
 
 
 FACTS = """
@@ -220,6 +222,16 @@ PROGRAMS = {
     "SIGTERM handled": Program(waiting(signal.SIGTERM, handled=True), signal=signal.SIGTERM),
     "SIGHUP": Program(waiting(signal.SIGHUP, handled=False), signal=signal.SIGHUP),
     "SIGUSR1 handled": Program(waiting(signal.SIGUSR1, handled=True), signal=signal.SIGUSR1),
+    "SIGINT to the group": Program(
+        waiting(signal.SIGINT, handled=True), signal=signal.SIGINT, to_group=True
+    ),
+    "SIGTERM to the group": Program(
+        waiting(signal.SIGTERM, handled=True), signal=signal.SIGTERM, to_group=True
+    ),
+    "handlers of signals": Program(
+        "import signal\nfor n in sorted(signal.valid_signals()): print(n, signal.getsignal(n))\n"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    ),
     "ignores SIGPIPE": Program(
         "import signal; print(signal.getsignal(signal.SIGPIPE), signal.getsignal(signal.SIGINT))"
     ),
@@ -239,6 +251,11 @@ PROGRAMS = {
     ),
     "training": Program(TORCH),
     "error in a model": Program(TORCH.replace("1e9", "-1e9")),
+    "error in a model, printed": Program(
+        TORCH.partition("for step")[0].replace("1e9", "-1e9")
+        + "import traceback, logging\ntry: net(torch.ones(2, 4))\nexcept RuntimeError:\n"
+        "    traceback.print_exc()\n    logging.exception('logged')"
+    ),
     "error in a model, in a thread": Program(
         TORCH.partition("for step")[0].replace("1e9", "-1e9")
         + "import threading\nt = threading.Thread(target=net, args=(torch.ones(2, 4),)); t.start(); t.join()"
@@ -270,13 +287,15 @@ def observed(command: list[str], program: Program, folder: Path) -> tuple[int, b
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     before = b""
     if program.signal is not None:
         assert process.stdout is not None
         before = process.stdout.readline()
         time.sleep(0.3)  # into the program's loop
-        process.send_signal(program.signal)
+        send = os.killpg if program.to_group else os.kill
+        send(process.pid, program.signal)
     out, err = process.communicate(program.stdin, timeout=TIMEOUT_S)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     return code, before + out, re.sub(rb"nvprobe: [^\n]*\n", b"", err)

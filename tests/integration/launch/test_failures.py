@@ -58,6 +58,21 @@ def test_a_wait_that_finds_no_batch_is_no_step(launch: Launcher, nsys: Nsys) -> 
     assert result.run["steps"] == 4
 
 
+def test_a_program_that_ends_at_once(launch: Launcher, nsys: Nsys) -> None:
+    program = launch.script(
+        """
+        import os, nvprobe
+        for _ in nvprobe.steps(range(3)):
+            with nvprobe.range("work"):
+                pass
+        os._exit(6)
+        """
+    )
+    result = launch(program)
+    assert (result.code, result.run["steps"], result.run["problem"]) == (6, 3, None)
+    assert result.ranges().count("work") == 3
+
+
 def test_steps_open_and_close_the_window(launch: Launcher, nsys: Nsys) -> None:
     program = launch.script(
         """

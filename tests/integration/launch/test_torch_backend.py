@@ -107,6 +107,20 @@ def test_a_program_without_torch(bare: Launcher) -> None:
     assert "did not import torch" in result.err
 
 
+def test_a_program_that_becomes_another_one(bare: Launcher) -> None:
+    program = bare.script("import os, torch; os.execvp('true', ['true'])")
+    result = bare("--backend", "torch", program)
+    assert result.code == 0
+    assert "no trace was written: the program ended while it recorded" in result.err
+
+
+def test_a_program_that_ends_at_once(bare: Launcher) -> None:
+    program = "import os, torch; torch.ones(100).sum(); os._exit(6)"
+    result = bare("--backend", "torch", bare.script(program))
+    assert result.code == 6
+    assert "aten::ones" in names(result.folder, "cpu_op")
+
+
 def test_a_program_that_is_not_python(bare: Launcher) -> None:
     result = bare("--backend", "torch", "ls")
     assert result.code == 2
