@@ -14,7 +14,6 @@ from tests.nvtx_recorder import Recorder
 
 pytest.importorskip("torch")
 
-BOOTSTRAP = ("-m", "nvprobe.instrumentation.bootstrap")
 
 TRAINING = """
 import torch
@@ -45,7 +44,7 @@ def test_ranges_are_written_from_two_steps_before_the_window_to_its_end(
     settings = Settings(status=str(tmp_path), first=5, last=7, trigger="nvtx")
     side = tmp_path / "side"
     recording = recorder.run(
-        TRAINING, python=BOOTSTRAP, NVPROBE_SIDECAR=str(side), **settings.to_environ()
+        TRAINING, launched=True, NVPROBE_SIDECAR=str(side), **settings.to_environ()
     )
     steps = recording.ranges("step")
     assert len(steps) == 10
@@ -99,7 +98,7 @@ assert not hasattr(torch.cuda.synchronize, "__wrapped__")
     )
     recording = recorder.run(
         code,
-        python=BOOTSTRAP,
+        launched=True,
         NVPROBE_SIDECAR=str(tmp_path / "side"),
         **settings.to_environ(),
         NVPROBE_EMITTER="off",
