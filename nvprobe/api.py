@@ -16,6 +16,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.selection import Selection, select
 from nvprobe.errors import UsageError
 from nvprobe.merging.load import load
+from nvprobe.report.cells import visible
 from nvprobe.report.document import Document, document, encode, plain
 from nvprobe.report.event_tables import TABLES as EVENTS
 from nvprobe.report.event_tables import event_table
@@ -203,7 +204,7 @@ class Results:
             *(["findings:", *findings] if findings else []),
             "DataFrames: ranges, kernels, steps, syncs, idle, findings, …; .table(name) for others",
         ]
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def _repr_html_(self) -> str:
         """The verdict, the findings and the paths with most GPU time, for a notebook."""

@@ -1,7 +1,7 @@
 """An analysis as an SQLite database: keys, indexes and full-text search, at home in Datasette.
 
 Names are kept once in ``names``; every other text column of the events is a key into it. ``about``
-tells what each column is.
+says what each column is.
 """
 
 from __future__ import annotations

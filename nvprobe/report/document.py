@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.report import capture, kernels, memory, paths, waits
-from nvprobe.report.capture import DeviceTotals, Missing, Process, Profiler, Source, Window
+from nvprobe.report import capture, kernels, memory, overlap, paths, waits
+from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
-from nvprobe.report.paths import Module, Operator, Range, SpanTotals, Step, StepSpread
+from nvprobe.report.overlap import Collective, Overlap
+from nvprobe.report.paths import Ledger, Module, Operator, Range, SpanTotals, Step, StepSpread
 from nvprobe.report.schema import Row, is_, pair
-from nvprobe.report.waits import Collective, Host, Overlap, Sync
+from nvprobe.report.waits import Host, Idle, Sync
 from nvprobe.version import __version__
 
 __all__ = [
@@ -60,12 +61,12 @@ class Document(Row, frozen=True):
     verdict: Annotated[str, is_("the report's first line")]
     sources: Annotated[list[Source], is_("files that were read")]
     processes: Annotated[list[Process], is_("processes that recorded something")]
-    window: Annotated[capture.Window, is_("begin and end of the capture")]
-    clock: Annotated[capture.Clock, is_("how the clocks of several sources relate")]
+    window: Annotated[Window, is_("begin and end of the capture")]
+    clock: Annotated[Clock, is_("how the clocks of several sources relate")]
     profiler: Annotated[Profiler | None, is_("cost of profiling; null without steps")]
     warnings: Annotated[list[str], is_("what to distrust, one sentence each")]
     devices: Annotated[list[DeviceTotals], is_("GPUs")]
-    ledger: Annotated[paths.Ledger, is_("every op once")]
+    ledger: Annotated[Ledger, is_("every op once")]
     ranges: Annotated[list[Range], is_("the tree as a list, parents before children")]
     modules: Annotated[list[Module] | None, is_("modules, most GPU time first")]
     spans: Annotated[list[SpanTotals], is_("start/end ranges by name")]
@@ -75,7 +76,7 @@ class Document(Row, frozen=True):
     steps: Annotated[list[Step], is_("steps in the order of time")]
     step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
     syncs: Annotated[list[Sync] | None, is_("synchronizing calls by call site")]
-    idle: Annotated[waits.Idle, is_("why the GPU waits")]
+    idle: Annotated[Idle, is_("why the GPU waits")]
     overlap: Annotated[Overlap | None, is_("what ran at the same time")]
     collectives: Annotated[list[Collective] | None, is_("communication")]
     host: Annotated[list[Host] | None, is_("host time between launches")]
@@ -111,8 +112,8 @@ def document(analysis: Analysis) -> Document:
         step_spread=paths.step_spread(analysis),
         syncs=waits.syncs(analysis),
         idle=waits.idle(analysis),
-        overlap=waits.overlap(analysis),
-        collectives=waits.collectives(analysis),
+        overlap=overlap.overlap(analysis),
+        collectives=overlap.collectives(analysis),
         host=waits.host(analysis),
         memory=memory.memory(analysis),
         counters=kernels.counters(analysis),

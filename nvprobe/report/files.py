@@ -1,4 +1,4 @@
-"""An analysis as a folder of Parquet or CSV files, one a table."""
+"""An analysis as a folder of Parquet or CSV files, one per table."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Kind
-from nvprobe.report import capture, kernels, memory, paths, waits
+from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.document import Document, Finding, document
 from nvprobe.report.schema import Row, arrow, fields, is_, ns
 from nvprobe.trace import Column
@@ -167,11 +167,11 @@ RESULTS: Mapping[str, ResultTable] = {
     "overlap": ResultTable(DEVICE_OVERLAP, _overlap(DEVICE_OVERLAP, "overlap.by_device")),
     "overlap_by_step": ResultTable(STEP_OVERLAP, _overlap(STEP_OVERLAP, "overlap.by_step")),
     "overlap_by_path": ResultTable(PATH_OVERLAP, _overlap(PATH_OVERLAP, "overlap.by_path")),
-    "stream_totals": ResultTable(waits.StreamTotals, _at("overlap.streams")),
-    "stream_pairs": ResultTable(waits.StreamPair, _at("overlap.pairs")),
-    "path_pairs": ResultTable(waits.PathPair, _at("overlap.path_pairs")),
-    "never_together": ResultTable(waits.NeverTogether, _at("overlap.never_together")),
-    "collectives": ResultTable(waits.Collective, _at("collectives")),
+    "stream_totals": ResultTable(overlap.StreamTotals, _at("overlap.streams")),
+    "stream_pairs": ResultTable(overlap.StreamPair, _at("overlap.pairs")),
+    "path_pairs": ResultTable(overlap.PathPair, _at("overlap.path_pairs")),
+    "never_together": ResultTable(overlap.NeverTogether, _at("overlap.never_together")),
+    "collectives": ResultTable(overlap.Collective, _at("collectives")),
     "host": ResultTable(waits.Host, _at("host")),
     "memory_devices": ResultTable(memory.MemoryDevice, _at("memory.devices")),
     "memory_steps": ResultTable(memory.MemoryStep, _at("memory.steps")),

@@ -14,7 +14,7 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import percent, place, plain, size, time
+from nvprobe.report.console.format import path_cut, percent, plain, size, time
 from nvprobe.report.console.view import TreeView
 
 __all__ = ["findings", "memory_peak", "memory_use"]
@@ -32,7 +32,7 @@ _WORDS = {
     "made": "made by the function at",
     "made_apart": "made in workers by the function at",
 }
-"""How a line is told, by its role (`nvprobe.analysis.code_places`)."""
+"""What a line is called, by its role (`nvprobe.analysis.code_places`)."""
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 
@@ -65,7 +65,7 @@ def _peaks_of_events(analysis: Analysis) -> list[str]:
         path = int(table.peak_path[row])
         more = "" if use.from_zero else " more than before the window,"
         source = "the driver's" if use.of_driver else "torch's"
-        where = f" in {place(paths.text(path), 60).plain}" if path >= 0 else ""
+        where = f" in {path_cut(paths.text(path), 60).plain}" if path >= 0 else ""
         out.append(
             f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))}{more}"
             f"{_of(table.capacity_bytes[row])}{where}"
@@ -157,7 +157,7 @@ def _names(title: str, source: str) -> bool:
 
 
 def _word(finding: Finding, role: str) -> str:
-    """How a line of a finding is told; of a function without a range, with its name."""
+    """What a line of a finding is called; of a function without a range, with its name."""
     function = finding.evidence.get("function")
     word = _WORDS.get(role, "near")
     if role != "called" or function in (None, "torch.compile"):

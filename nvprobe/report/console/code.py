@@ -12,7 +12,7 @@ from rich.text import Text
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import ModuleMethod
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import left_cut, percent, place, plain, time
+from nvprobe.report.console.format import left_cut, path_cut, percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 
@@ -32,15 +32,15 @@ def modules(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
         return None
     phases = {head: key for head, key in _PHASES.items() if any(row[key] for row in rows)}
     lines = any(row["sources"] for row in rows)
-    room = max(18, width // 4)
-    table = new_table("Module", *phases, "GPU %", "Ops", *(["In"] if lines else []), In=room)
+    limit = max(18, width // 4)
+    table = new_table("Module", *phases, "GPU %", "Ops", *(["In"] if lines else []), In=limit)
     for row in rows[: view.kernels]:
         table.add_row(
             plain(row["module"]),
             *(time(row[key]) if row[key] else "·" for key in phases.values()),
             percent(sum(row[key] for key in _PHASES.values()), total),
             f"{row['ops']:,}",
-            *([left_cut(next(iter(row["sources"]), None), room)] if lines else []),
+            *([left_cut(next(iter(row["sources"]), None), limit)] if lines else []),
         )
     return Group(table, Text(_summary(analysis, len(rows) - view.kernels), "dim"))
 
@@ -60,9 +60,9 @@ def operators(analysis: Analysis, view: TreeView, width: int) -> RenderableType 
     rows, total = analysis.operators or [], analysis.ledger.total.gpu_ns
     if not rows or not view.kernels:
         return None
-    room = max(18, width // 4)
+    limit = max(18, width // 4)
     gpu = ("Self GPU", "GPU %") if total else ()
-    table = new_table("Operator", "Calls", "Self CPU", *gpu, "Mostly in", Mostly_in=room)
+    table = new_table("Operator", "Calls", "Self CPU", *gpu, "Mostly in", Mostly_in=limit)
     rows = sorted(rows, key=lambda row: (-row["gpu_self_ns"], -row["self_cpu_ns"]))
     for row in rows[: view.kernels]:
         own = row["gpu_self_ns"]
@@ -71,7 +71,7 @@ def operators(analysis: Analysis, view: TreeView, width: int) -> RenderableType 
             f"{row['calls']:,}",
             time(row["self_cpu_ns"]),
             *((time(own) if own else "·", percent(own, total)) if gpu else ()),
-            left_cut(row["source"], room) if row["source"] else place(_around(row), room),
+            left_cut(row["source"], limit) if row["source"] else path_cut(_around(row), limit),
         )
     more = len(rows) - view.kernels
     if more > 0:
@@ -89,7 +89,7 @@ def _with_shapes(row: Mapping[str, Any]) -> str:
     """``aten::mm [2048, 512] [512, 512]``: what has no shape is left out."""
     try:
         shapes = json.loads(row["shapes"] or "[]")
-        told = [json.dumps(shape) for shape in shapes if shape] if isinstance(shapes, list) else []
+        found = [json.dumps(shape) for shape in shapes if shape] if isinstance(shapes, list) else []
     except (ValueError, RecursionError):  # a file may hold whatever it likes
-        told = []
-    return " ".join([row["name"] or "(unnamed)", *told])
+        found = []
+    return " ".join([row["name"] or "(unnamed)", *found])

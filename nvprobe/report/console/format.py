@@ -10,7 +10,7 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.summary import duration, short_path
 from nvprobe.readers.input_errors import printable
 
-__all__ = ["kernel_name", "left_cut", "percent", "place", "plain", "size", "time"]
+__all__ = ["kernel_name", "left_cut", "percent", "path_cut", "plain", "size", "time"]
 
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
@@ -25,7 +25,7 @@ def plain(text: str | None, style: str = "") -> Text:
 
 
 def left_cut(text: str | None, width: int) -> Text:
-    """A line of code in so much room: it loses folders first, then the function's name."""
+    """A line of code in so many columns: it loses folders first, then the function's name."""
     whole = printable(text, _LONGEST) if text else "–"
     line = _LINE.match(whole)
     if line and len(whole) > width < len(line["file"]) + len(line["function"]) + 1:
@@ -34,8 +34,8 @@ def left_cut(text: str | None, width: int) -> Text:
     return Text(cut, no_wrap=True)
 
 
-def place(path: str | None, width: int) -> Text:
-    """A path of ranges in so much room, by whole names where they fit."""
+def path_cut(path: str | None, width: int) -> Text:
+    """A path of ranges in so many columns, by whole names where they fit."""
     return Text(printable(short_path(path, width), _LONGEST) if path else "–", no_wrap=True)
 
 

@@ -17,8 +17,8 @@ from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
 from nvprobe.report.console.format import (
     kernel_name,
+    path_cut,
     percent,
-    place,
     plain,
     size,
     time,
@@ -184,8 +184,8 @@ def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
     if not len(shown):
         return None
     total, paths = analysis.ledger.total.gpu_ns, analysis.attribution.paths
-    room = max(18, width // 3 - 6)
-    table = new_table("Kernel", "Ops", "GPU", "GPU %", "Mostly in", Mostly_in=room)
+    limit = max(18, width // 3 - 6)
+    table = new_table("Kernel", "Ops", "GPU", "GPU %", "Mostly in", Mostly_in=limit)
     names = analysis.attribution.trace.texts(shown.name)
     for row, name in enumerate(names):
         path, gpu = int(shown.top_path[row]), int(shown.gpu_ns[row])
@@ -195,7 +195,7 @@ def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
             f"{int(shown.ops[row]):,}",
             time(gpu) + doubt,
             percent(gpu, total) + doubt,
-            place(paths.text(path) if path >= 0 else None, room),
+            path_cut(paths.text(path) if path >= 0 else None, limit),
         )
     more = len(analysis.kernels) - len(shown)
     if more > 0:
@@ -208,8 +208,8 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
     table_, total = analysis.copies, analysis.ledger.total.gpu_ns
     if not len(table_):
         return None
-    room, paths = max(18, width // 3 - 6), analysis.attribution.paths
-    table = new_table("Copy", "Ops", "Bytes", "GPU", "GPU %", "Mostly in", Mostly_in=room)
+    limit, paths = max(18, width // 3 - 6), analysis.attribution.paths
+    table = new_table("Copy", "Ops", "Bytes", "GPU", "GPU %", "Mostly in", Mostly_in=limit)
     for row, name in enumerate(analysis.attribution.trace.texts(table_.name)):
         path = int(table_.top_path[row])
         table.add_row(
@@ -218,7 +218,7 @@ def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | N
             size(int(table_.bytes[row])),
             time(int(table_.gpu_ns[row])),
             percent(int(table_.gpu_ns[row]), total),
-            place(paths.text(path) if path >= 0 else None, room),
+            path_cut(paths.text(path) if path >= 0 else None, limit),
         )
     return table
 
@@ -278,7 +278,7 @@ def warnings(analysis: Analysis, view: TreeView, width: int) -> RenderableType |
 
 
 def missing(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """What this file cannot tell, and what would record it."""
+    """What this file cannot say, and what would record it."""
     return _paragraphs(
         [(f"No {m.what}: ", "bold dim", f"{m.why}. To have it: {m.how}.") for m in analysis.missing]
     )

@@ -8,7 +8,7 @@ __all__ = ["new_table"]
 
 
 def new_table(*columns: str, **widths: int) -> Table:
-    """A table whose first column takes the room that is left; the others are right-aligned."""
+    """A table whose first column takes the width that is left; the others are right-aligned."""
     out = Table(box=None, padding=(0, 2, 0, 0), header_style="bold dim", expand=True)
     for position, name in enumerate(columns):
         right = position > 0 and name not in ("Mostly in", "Domain", "Where", "In", "Cause")

@@ -1,4 +1,4 @@
-"""Waiting in the terminal report: idle causes, synchronising calls, overlap, host time."""
+"""Waiting in the terminal report: idle causes, synchronizing calls, overlap, host time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvprobe.analysis.waiting.host import by_label
 from nvprobe.analysis.waiting.hostwork import Cause
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import left_cut, percent, place, plain, time
+from nvprobe.report.console.format import left_cut, path_cut, percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 from nvprobe.trace import Column
@@ -26,7 +26,7 @@ _NO_LINES = (
     "lines are known with nvprobe launch --python-samples, or with_stack=True of torch.profiler"
 )
 _COMBINATIONS = 6
-"""What ran beside what is told of so many; the JSON has all."""
+"""So many combinations are shown; the JSON has all."""
 _WORDS = {
     Cause.SYNC: "sync",
     Cause.ALLOCATION: "allocation",
@@ -62,13 +62,13 @@ def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     order = np.argsort(-ns, kind="stable")
     for row in order[:_LINES].tolist():
         own = int(ns[row])
-        name = place(labels[row], max(20, width - 45))
+        name = path_cut(labels[row], max(20, width - 45))
         out.add_row(name, _WORDS[Cause(cause[row])], time(own), percent(own, total))
     return Group(text, out, *_more(len(order) - _LINES, "more place", "--by, --json"))
 
 
 def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
-    """The lines with most idle time; how many samples told them, where samples did."""
+    """The lines with most idle time; how many samples they rest on, where they rest on samples."""
     rows = sorted(waits.idle_by_line(), key=lambda row: -row.ns)
     sampled = waits.sampled is not None
     out = new_table("Idle at", "Cause", "Idle", "Idle %", *(["Samples"] if sampled else []))
@@ -98,10 +98,14 @@ def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Col
         index = analysis.steps.index
         names = [f"step {int(index[row])}" if row >= 0 else "(no step)" for row in rows.tolist()]
         return names, cause, ns
-    lanes, ids = waits.streams, analysis.attribution.trace.devices.id
+    streams, ids = waits.streams, analysis.attribution.trace.devices.id
     names = [
-        f"stream {int(lanes.stream[row])}"
-        + (f" of GPU {int(ids[lanes.device[row]])}" if 0 <= lanes.device[row] < len(ids) else "")
+        f"stream {int(streams.stream[row])}"
+        + (
+            f" of GPU {int(ids[streams.device[row]])}"
+            if 0 <= streams.device[row] < len(ids)
+            else ""
+        )
         for row in rows.tolist()
     ]
     return names, cause, ns
@@ -114,8 +118,8 @@ def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     found = analysis.waits.syncs
     sites, labels = found.sites, found.labels.to_pylist()
     trace, paths = analysis.attribution.trace, analysis.attribution.paths
-    room = max(18, width // 3)
-    out = new_table("Waits for the GPU", "Calls", "Wait", "GPU idle", "Where", Where=room)
+    limit = max(18, width // 3)
+    out = new_table("Waits for the GPU", "Calls", "Wait", "GPU idle", "Where", Where=limit)
     calls = trace.texts(sites.call[:_LINES])
     for row, call in enumerate(calls):
         operator = labels[sites.operator[row]] if sites.operator[row] >= 0 else None
@@ -126,7 +130,7 @@ def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
             f"{int(sites.count[row]):,}",
             time(int(sites.wait_ns[row])),
             time(int(sites.bubble_ns[row])),
-            left_cut(source, room) if source else place(path, room),
+            left_cut(source, limit) if source else path_cut(path, limit),
         )
     return Group(out, *_more(len(sites) - _LINES, "more call site", "--json"))
 
@@ -166,17 +170,17 @@ def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     shown = int(np.count_nonzero(rows.idle_ns))
     if not shown:
         return None
-    paths, room = analysis.attribution.paths, max(18, width // 3)
+    paths, limit = analysis.attribution.paths, max(18, width // 3)
     lines = bool(waits.line_labels)
-    out = new_table("Host work", "Launches", "Host", "GPU idle", "Mostly in", Mostly_in=room)
+    out = new_table("Host work", "Launches", "Host", "GPU idle", "Mostly in", Mostly_in=limit)
     for row, name in enumerate(names[: min(shown, _LINES)]):
         path = int(rows.path[row])
         out.add_row(
-            left_cut(name, max(20, width - room - 36)) if lines else plain(name),
+            left_cut(name, max(20, width - limit - 36)) if lines else plain(name),
             f"{int(rows.launches[row]):,}",
             time(int(rows.host_ns[row])),
             time(int(rows.idle_ns[row])),
-            place(paths.text(path) if path >= 0 else "(no range)", room),
+            path_cut(paths.text(path) if path >= 0 else "(no range)", limit),
         )
     return Group(out, *_more(shown - _LINES, "more place", "--json"))
 
