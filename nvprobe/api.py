@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Results", "analyze"]
 
-T = TypeVar("T", int, str)
 Input: TypeAlias = "Trace | str | os.PathLike[str]"
 _SHOWN = 15
 """Paths that a notebook cell shows."""
@@ -37,7 +37,7 @@ _SHOWN = 15
 
 def analyze(
     *inputs: Input,
-    index_rules: Sequence[str] = (),
+    index_rules: str | Sequence[str] = (),
     processes: int | Sequence[int] = (),
     devices: int | Sequence[int] = (),
     threads: int | Sequence[int] = (),
@@ -56,20 +56,48 @@ def analyze(
     :class:`~nvprobe.errors.UsageError` where a filter names what the capture does not have.
     """
     selection = Selection(
-        processes=_several(processes),
-        devices=_several(devices),
-        threads=_several(threads),
-        domains=_several(domains),
-        ranges=_several(ranges),
-        steps=steps,
-        time=time,
+        processes=_numbers("processes", processes),
+        devices=_numbers("devices", devices),
+        threads=_numbers("threads", threads),
+        domains=_texts("domains", domains),
+        ranges=_texts("ranges", ranges),
+        steps=None if steps is None else _window("steps", steps),
+        time=None if time is None else _window("time", time),
     )
-    return Results(analyze_attribution(select(_trace(inputs), selection, index_rules)))
+    rules = _texts("index_rules", index_rules)
+    return Results(analyze_attribution(select(_trace(inputs), selection, rules)))
 
 
-def _several(given: T | Sequence[T]) -> tuple[T, ...]:
-    """One filter, or several of them."""
-    return (given,) if isinstance(given, (int, str)) else tuple(given)
+def _numbers(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    """One number, or several; NumPy's count as well."""
+    try:
+        listed = tuple(given) if isinstance(given, Iterable) else (given,)
+        return tuple(index(number) for number in listed)
+    except TypeError as error:
+        raise UsageError(f"{name}={given!r}: a whole number is needed, or several") from error
+
+
+def _texts(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """One text, or several."""
+    listed = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not all(isinstance(text, str) for text in listed):
+        raise UsageError(f"{name}={given!r}: a text is needed, or several")
+    return listed
+
+
+def _window(name: str, given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Two numbers; those of a time may be left open."""
+    needed = "two whole numbers, the first one and the one after the last"
+    try:
+        first, last = (None if one is None else index(one) for one in given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}={given!r}: give {needed}") from error
+    if first is None or last is None:
+        if name == "steps":
+            raise UsageError(f"{name}={given!r}: give {needed}")
+    elif last <= first:
+        raise UsageError(f"{name}={given!r}: nothing lies between {first} and {last}")
+    return first, last
 
 
 def _trace(inputs: tuple[Input, ...]) -> Trace:

@@ -179,7 +179,8 @@ class _Sieve:
         self.patterns = selection.ranges
         if selection.ranges and not self._inside(np.arange(len(attribution.paths.parent))).any():
             raise UsageError(
-                f"range {selection.ranges[0]!r}: no such path; nvprobe analyze lists them"
+                f"range {selection.ranges[0]!r}: not a path of the capture, which has "
+                f"{_outermost(attribution)}"
             )
 
     def ops(self) -> Column:
@@ -327,6 +328,13 @@ def _of_steps(
     np.minimum.at(begin, table.process[rows], table.start[rows])
     np.maximum.at(end, table.process[rows], np.minimum(table.end[rows], OPEN))
     return begin, end
+
+
+def _outermost(attribution: Attribution) -> str:
+    """The first paths without anything above them."""
+    paths = attribution.paths
+    rows = np.flatnonzero(paths.parent < 0)[:8].tolist()
+    return ", ".join(repr(paths.text(row)) for row in rows) or "none"
 
 
 def _rows(option: str, wanted: tuple[int, ...], known: Column) -> Column | None:

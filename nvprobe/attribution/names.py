@@ -120,7 +120,7 @@ def _extract(names: pa.StringArray, rule: str, from_user: bool) -> pa.StructArra
         pc.struct_field(found, "name"), pc.struct_field(found, "index").cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowKeyError, KeyError) as error:
         raise UsageError(
-            f"--index {rule!r}: a regular expression with groups (?P<name>…) and "
+            f"index rule {rule!r}: a regular expression with groups (?P<name>…) and "
             f"(?P<index>digits) is needed ({str(error).splitlines()[0]})"
         ) from error
     return found

@@ -66,7 +66,7 @@ PATHS = _keyed(
     id=Annotated[int, is_("row")],
     parent_id=Annotated[int | None, is_("the path above")],
     name=Annotated[str, is_("the last name of the path")],
-    depth=Annotated[int, is_("1 for the outermost")],
+    depth=Annotated[int, is_("0 for the outermost")],
 )
 DEVICE_OVERLAP = _keyed("Time by GPU and the classes that ran at once.", Together, device=_DEVICE)
 STEP_OVERLAP = _keyed("Time by step and the classes that ran at once.", Together, index=_STEP)

@@ -99,14 +99,10 @@ def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Col
         names = [f"step {int(index[row])}" if row >= 0 else "(no step)" for row in rows.tolist()]
         return names, cause, ns
     streams, ids = waits.streams, analysis.attribution.trace.devices.id
+    pairs = zip(streams.stream[rows].tolist(), streams.device[rows].tolist(), strict=True)
     names = [
-        f"stream {int(streams.stream[row])}"
-        + (
-            f" of GPU {int(ids[streams.device[row]])}"
-            if 0 <= streams.device[row] < len(ids)
-            else ""
-        )
-        for row in rows.tolist()
+        f"stream {stream}" + (f" of GPU {int(ids[device])}" if 0 <= device < len(ids) else "")
+        for stream, device in pairs
     ]
     return names, cause, ns
 

@@ -68,7 +68,7 @@ def test_a_rule_of_the_users() -> None:
 
 @pytest.mark.parametrize("rule", ["(", r"layer (\d+)", r"(?P<name>l).*(?P<index>r 3)"])
 def test_a_bad_rule_is_named(rule: str) -> None:
-    with pytest.raises(UsageError, match="--index"):
+    with pytest.raises(UsageError, match="index rule"):
         clean_names(pa.array(["layer 3"]), [rule])
 
 

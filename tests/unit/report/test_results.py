@@ -10,6 +10,7 @@ import sys
 import typing
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -182,3 +183,29 @@ def test_no_column_holds_json(corpus: Path) -> None:
 def test_filters_are_named_in_words_that_fit_both(corpus: Path) -> None:
     with pytest.raises(nvprobe.UsageError, match=r"^steps 90:91: the capture has steps 4 to 7"):
         nvprobe.analyze(corpus / "nsys/h200/eager.sqlite", steps=(90, 91))
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"steps": 5}, r"steps=5: give two whole numbers"),
+        ({"steps": (5, None)}, r"steps=\(5, None\): give two whole numbers"),
+        ({"steps": ("a", 2)}, r"steps=\('a', 2\): give two whole numbers"),
+        ({"steps": (6, 5)}, r"steps=\(6, 5\): nothing lies between 6 and 5"),
+        ({"time": (1, 2, 3)}, r"time=\(1, 2, 3\): give two whole numbers"),
+        ({"processes": "445"}, r"processes='445': a whole number is needed"),
+        ({"devices": 0.5}, r"devices=0.5: a whole number is needed"),
+        ({"ranges": 3}, r"ranges=3: a text is needed"),
+        ({"index_rules": "("}, r"index rule '\('"),
+    ],
+)
+def test_a_filter_of_a_wrong_kind_is_named(results, filters, message: str) -> None:
+    with pytest.raises(nvprobe.UsageError, match=f"^{message}"):
+        nvprobe.analyze(results.analysis.attribution.trace, **filters)
+
+
+def test_numbers_of_numpy_are_numbers(results) -> None:
+    trace = results.analysis.attribution.trace
+    steps = results.steps["index"].to_numpy()
+    part = nvprobe.analyze(trace, steps=(steps[1], steps[2]), devices=np.array([0]))
+    assert len(part.steps) == 1
