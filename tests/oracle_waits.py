@@ -12,8 +12,7 @@ from collections import Counter, defaultdict
 
 import pyarrow as pa
 
-from nvprobe.analysis.waiting.rules import CallRole, RangeRole, call_roles, range_roles
-from nvprobe.analysis.waiting.rules import wait_for_device as _whole_device
+from nvprobe.analysis.waiting.rules import RangeRole, range_roles
 from nvprobe.attribution import Kind, attribute
 from nvprobe.trace import Trace
 from tests.oracle import Oracle
@@ -24,6 +23,41 @@ RANGE_CAUSES = {
     RangeRole.INPUT: "input",
 }
 ORDER = ["sync", "allocation", "compilation", "collective", "input", "launch_call", "host"]
+
+
+def call_role(name: str) -> str:
+    """What a call does to its thread, in plain words; by names, without the product's table."""
+    name = re.sub(r"(_v\d+)?(_pt(sz|ds))?$", "", name)
+    if name.startswith(("nvrtcCompile", "hiprtcCompile", "nvJitLinkComplete", "nvJitLinkAddData")):
+        return "compilation"
+    if name.startswith(("ur", "ze")):
+        kinds = {"Finish": "sync", "Wait": "sync", "Memcpy": "copy", "Launch": "launch"}
+        return next((kind for word, kind in kinds.items() if word in name), "other")
+    api = next((api for api in ("cuda", "hip", "cu") if name.startswith(api)), None)
+    rest = "" if api is None else name[len(api) :]
+    blocking = "Async" not in rest
+    if re.match("(Stream|Event|Device|Ctx|Thread)Synchronize", rest):
+        return "sync"
+    if rest.startswith(("Memcpy", "Memset")):
+        return "sync" if blocking else "copy" if rest.startswith("Memcpy") else "launch"
+    if rest.startswith(("Launch", "GraphLaunch", "ModuleLaunch", "ExtLaunch", "ExtModuleLaunch")):
+        return "launch"
+    if rest.startswith("MemPrefetch") and not blocking:
+        return "launch"
+    if rest.startswith(("ModuleLoad", "LibraryLoad", "LinkComplete", "LinkAddData")):
+        return "compilation"
+    return "allocation" if _allocates(api, rest) else "other"
+
+
+def _allocates(api: str | None, rest: str) -> bool:
+    runtime = ("Malloc", "Free", "HostAlloc", "HostMalloc", "HostFree", "ExtMalloc")
+    if rest.startswith((*runtime, "HostRegister", "HostUnregister", "MemPoolTrim")):
+        return True
+    if api != "cu" or not rest.startswith(("Mem", "Array", "Mipmapped")):
+        return False
+    driver = ("Alloc", "Free", "Destroy", "Map", "Unmap", "Release", "SetAccess", "AddressReserve")
+    registers = rest.startswith(("MemHostRegister", "MemHostUnregister"))
+    return registers or rest.endswith("Create") or any(word in rest for word in driver)
 
 
 class Union:
@@ -102,8 +136,7 @@ class WaitOracle:
         c = self.trace.calls
         if c is None:
             return []
-        roles = [CallRole(r) for r in call_roles(self.trace.strings)]
-        whole = _whole_device(self.trace.strings).tolist()
+        names = self.trace.strings.to_pylist()
         columns = (c.process, c.thread, c.correlation, c.start, c.end, c.name)
         return [
             {
@@ -113,8 +146,8 @@ class WaitOracle:
                 "correlation": i,
                 "start": s,
                 "end": e,
-                "role": roles[n],
-                "whole": whole[n],
+                "role": call_role(names[n]),
+                "whole": bool(re.match("(cuda|hip|cu)(Device|Ctx|Thread)Sync", names[n])),
             }
             for row, (p, t, i, s, e, n) in enumerate(
                 zip(*(x.tolist() for x in columns), strict=True)
@@ -144,13 +177,13 @@ class WaitOracle:
         return out
 
     def waited(self, call: dict) -> bool:
-        if call["role"] == CallRole.SYNC:
+        if call["role"] == "sync":
             return True
         mine = self.own_ops[call["row"]]
-        if call["role"] == CallRole.COPY:
+        if call["role"] == "copy":
             staged = [op for op in mine if not op["direct"]]
             return bool(staged) and all(call["end"] >= op["end"] for op in staged)
-        if call["role"] != CallRole.ALLOCATION:
+        if call["role"] != "allocation":
             return False
         device, _ = self.awaited(call)
         if device not in self.busy:
@@ -241,8 +274,8 @@ class WaitOracle:
         out = defaultdict(list)
         for wait in self.waits:
             out[wait["thread"]].append((wait["begin"], wait["end"], "sync"))
-        named = {CallRole.ALLOCATION: "allocation", CallRole.COMPILATION: "compilation",
-                 CallRole.LAUNCH: "launch_call", CallRole.COPY: "launch_call"}  # fmt: skip
+        named = {"allocation": "allocation", "compilation": "compilation",
+                 "launch": "launch_call", "copy": "launch_call"}  # fmt: skip
         for call in self.calls:
             if call["role"] in named:
                 out[call["thread"]].append((call["start"], call["end"], named[call["role"]]))

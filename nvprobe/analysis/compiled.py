@@ -24,15 +24,13 @@ from nvprobe.analysis.graph_calls import (
     ops_of_calls,
 )
 from nvprobe.attribution.intervals import merged
-from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Attribution, Modules
 from nvprobe.trace import Column, OpKind, Ranges, Trace
+from nvprobe.trace.cuda_calls import CallRole, calls_with
 from nvprobe.trace.sidecar import GraphBreak, Recompile
 
 __all__ = ["CompiledGraph", "compiled_graphs"]
 
-_REPLAY = r"^(?:cu|cuda|hip)GraphLaunch"
-_CAPTURE = r"^(?:cu|cuda|hip)StreamBeginCapture"
 _COMPILE = re.compile(r"^compile (?P<id>\S+)(?: (?P<what>bwd|cudagraph))?$")
 _TORCH_COMPILE = re.compile(
     r"^entire_(?P<what>frame|backward)_compile_data: (?:.*, )?compile_id=(?P<id>[^\s,]+)"
@@ -116,8 +114,8 @@ class _Work:
         self.op_call = call
         self.op_key = found.key[call]
         self.sidecar = attribution.trace.sidecar
-        self.replays = self._inside(_REPLAY)
-        self.captures = self._inside(_CAPTURE)
+        self.replays = self._inside(CallRole.GRAPH_LAUNCH)
+        self.captures = self._inside(CallRole.CAPTURE_BEGIN)
         self.first, self.last = self._extent()
         self.compiling = _compile_ranges(attribution)
 
@@ -159,10 +157,10 @@ class _Work:
             },
         )
 
-    def _inside(self, pattern: str) -> Column:
-        """Key of the graph around each call of a name, for those inside one."""
+    def _inside(self, role: CallRole) -> Column:
+        """Key of the graph around each call of a role, for those inside one."""
         trace = self.attribution.trace
-        rows = np.flatnonzero(calls_named(trace, pattern))
+        rows = np.flatnonzero(calls_with(trace, [role]))
         at = self.found.at(trace.calls.thread[rows], trace.calls.start[rows])
         return self.found.key[at[at >= 0]]
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence
 from nvprobe.attribution.kinds import OWN_DOMAIN
-from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import (
     DEFAULT_COSTS,
@@ -25,10 +24,9 @@ from nvprobe.trace import (
     StepTime,
     Trace,
 )
+from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
 
 __all__ = ["ProfilerCost", "Records", "profiler_cost"]
-
-_LAUNCH = r"^cu(?:da)?(?:Graph)?Launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ def _records(evidence: Evidence, rows: Column) -> Records:
         return float(inside.sum()) / len(rows)
 
     calls, ranges, marks = trace.calls, trace.ranges, trace.marks
-    launch = calls_named(trace, _LAUNCH)
+    launch = calls_with(trace, LAUNCHES)
     written = np.isin(ranges.source, (RangeSource.NVTX, RangeSource.ANNOTATION))
     module = written & (evidence.attribution.tree.kind == Kind.MODULE)
     operator = ranges.source == RangeSource.OPERATOR

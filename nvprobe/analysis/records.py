@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Calls, Column, Ops
+from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
 
 __all__ = ["lost_launches"]
-
-_LAUNCH = (
-    r"^(?:cuda|cu|hip)(?:Module|Ext|Ctx)?(?:Launch(?:Cooperative)?Kernel|Graph(?:Kernel)?Launch)"
-)
-_BEGIN_CAPTURE = r"^(?:cuda|cu|hip)StreamBeginCapture"
-_END_CAPTURE = r"^(?:cuda|cu|hip)StreamEndCapture"
 
 
 def lost_launches(attribution: Attribution) -> Column:
@@ -27,7 +21,7 @@ def lost_launches(attribution: Attribution) -> Column:
     calls, ops = trace.calls, trace.ops
     without = np.ones(len(calls), bool)
     without[attribution.call[attribution.call >= 0]] = False
-    rows = np.flatnonzero(calls_named(trace, _LAUNCH) & without)
+    rows = np.flatnonzero(calls_with(trace, LAUNCHES) & without)
     if not len(rows):
         return rows
     rows = rows[~_same_id_has_op(calls, ops, rows)]
@@ -44,8 +38,9 @@ def _same_id_has_op(calls: Calls, ops: Ops, rows: Column) -> Column:
 def _captured(attribution: Attribution, rows: Column) -> Column:
     """Bool per row: the call happened between begin and end of a capture in its process."""
     calls = attribution.trace.calls
-    begins = np.flatnonzero(calls_named(attribution.trace, _BEGIN_CAPTURE))
-    ends = np.flatnonzero(calls_named(attribution.trace, _END_CAPTURE))
+    roles = call_roles(attribution.trace)
+    begins = np.flatnonzero(roles == CallRole.CAPTURE_BEGIN)
+    ends = np.flatnonzero(roles == CallRole.CAPTURE_END)
     out = np.zeros(len(rows), bool)
     for process in np.unique(calls.process[np.concatenate((begins, ends))]):
         mine = np.flatnonzero(calls.process[rows] == process)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.openpaths import OpenPaths
 from nvprobe.attribution.paths import NO_PATH
 from nvprobe.trace import NO_ROW, Column, GraphNodes, Trace
+from nvprobe.trace.cuda_calls import CallRole, calls_with
 
-__all__ = ["GRAPH_LAUNCH", "capture_paths"]
-
-GRAPH_LAUNCH = r"^cu(?:da)?GraphLaunch"
-_BEGIN_CAPTURE = r"^cu(?:da)?StreamBeginCapture"
+__all__ = ["capture_paths"]
 
 
 def capture_paths(trace: Trace, look_up: OpenPaths, process: Column, node: Column) -> Column:
@@ -95,7 +92,7 @@ class _NodeIndex:
 def _latest_begin(trace: Trace, process: Column, time: Column) -> Column:
     """Row of the latest begin-capture call of the process at or before each instant, -1."""
     out = np.full(len(time), NO_ROW, np.int64)
-    begins = np.flatnonzero(calls_named(trace, _BEGIN_CAPTURE))
+    begins = np.flatnonzero(calls_with(trace, [CallRole.CAPTURE_BEGIN]))
     begins = begins[np.argsort(trace.calls.start[begins], kind="stable")]
     for value in np.unique(trace.calls.process[begins]).tolist():
         mine = begins[trace.calls.process[begins] == value]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow.compute as pc
 
 from nvprobe.attribution.intervals import runs
-from nvprobe.trace import NO_ROW, Calls, Column, Ops, Trace
+from nvprobe.trace import NO_ROW, Calls, Column, Ops
 
-__all__ = ["calls_named", "calls_of_ops", "smallest_correlation"]
+__all__ = ["calls_of_ops", "smallest_correlation"]
 
 
 def calls_of_ops(calls: Calls, ops: Ops) -> Column:
@@ -37,19 +36,6 @@ def smallest_correlation(calls: Calls, processes: int) -> Column:
     known = calls.correlation > 0
     low, _ = _extremes(calls.process[known], calls.correlation[known], processes)
     return low
-
-
-def calls_named(trace: Trace, pattern: str) -> Column:
-    """Bool per call: its name matches an RE2 pattern (searched once in the distinct names)."""
-    if not len(trace.calls):
-        return np.zeros(0, bool)
-    used = np.zeros(len(trace.strings) + 1, bool)
-    used[trace.calls.name] = True
-    rows = np.flatnonzero(used[:-1])
-    hit = pc.match_substring_regex(trace.strings.take(rows), pattern)
-    is_hit = np.zeros(len(trace.strings) + 1, bool)
-    is_hit[rows] = hit.to_numpy(zero_copy_only=False)
-    return is_hit[trace.calls.name]
 
 
 def _keys(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.attribution.graphs import GRAPH_LAUNCH, capture_paths
-from nvprobe.attribution.launches import calls_named, calls_of_ops, smallest_correlation
+from nvprobe.attribution.graphs import capture_paths
+from nvprobe.attribution.launches import calls_of_ops, smallest_correlation
 from nvprobe.attribution.model import Method
 from nvprobe.attribution.openpaths import OpenPaths
 from nvprobe.attribution.paths import NO_PATH
 from nvprobe.trace import NO_ROW, Calls, Column, OpKind, Ops, Trace
+from nvprobe.trace.cuda_calls import CallRole, calls_with
 
 __all__ = ["owners"]
 
@@ -49,7 +50,7 @@ def _graph_ops(trace: Trace, ops: Ops, call: Column) -> Column:
     graph = (ops.graph_node != 0) | (ops.kind == OpKind.GRAPH)
     started = np.flatnonzero(call >= 0)
     if len(started):
-        graph[started] |= calls_named(trace, GRAPH_LAUNCH)[call[started]]
+        graph[started] |= calls_with(trace, [CallRole.GRAPH_LAUNCH])[call[started]]
     return graph
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.attribution.intervals import running_max, runs
-from nvprobe.attribution.launches import calls_named
 from nvprobe.trace import (
     NO_NAME,
     NO_ROW,
@@ -30,6 +29,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
+from nvprobe.trace.cuda_calls import CallRole, call_roles
 from nvprobe.trace.sidecar import CaptureRanges, Sidecar
 
 __all__ = ["NODES", "with_nodes"]
@@ -39,7 +39,6 @@ NODES = "graph_nodes"
 
 T = TypeVar("T", bound=Table)
 
-_BEGIN, _END = r"^cu(?:da)?StreamBeginCapture", r"^cu(?:da)?StreamEndCapture"
 _WHOLE = "kernels inside CUDA graphs"
 """What a capture of whole graphs misses (`nvprobe.readers.nsys.missing`)."""
 
@@ -206,7 +205,8 @@ def _capture_ranges(nodes: Trace) -> CaptureRanges:
         return nodes.sidecar.captures
     ranges, calls = nodes.ranges, nodes.calls
     inside = np.zeros(len(ranges), bool)
-    begins, ends = calls_named(nodes, _BEGIN), calls_named(nodes, _END)
+    roles = call_roles(nodes)
+    begins, ends = roles == CallRole.CAPTURE_BEGIN, roles == CallRole.CAPTURE_END
     for process in np.unique(calls.process[begins]).tolist():
         begin = np.sort(calls.start[begins & (calls.process == process)])
         finish = np.append(np.sort(calls.start[ends & (calls.process == process)]), OPEN)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.attribution.launches import calls_named
 from nvprobe.attribution.model import Attribution
 from nvprobe.merging.clock import named_pairs
 from nvprobe.merging.sequence import Match
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
+from nvprobe.trace.cuda_calls import COPIES, LAUNCHES, SETS, CallRole, calls_with
 
 __all__ = ["Warp", "monotone", "warp_of"]
 
 
-_LAUNCH = r"^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set))"
+_STARTING = (*LAUNCHES, CallRole.HOST_FUNCTION, *COPIES, *SETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _range_edges(
 
 def _launches(trace: Trace) -> Column:
     """Rows of the calls that start GPU work, in order; also those of a graph being captured."""
-    rows = np.flatnonzero(calls_named(trace, _LAUNCH))
+    rows = np.flatnonzero(calls_with(trace, _STARTING))
     return rows[np.argsort(trace.calls.start[rows], kind="stable")]
 
 

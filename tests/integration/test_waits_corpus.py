@@ -14,12 +14,13 @@ from nvprobe.analysis.records import lost_launches
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.blocking import synchronising_calls
 from nvprobe.analysis.waiting.gaps import device_gaps
-from nvprobe.analysis.waiting.hostwork import Cause, call_roles, host_work
+from nvprobe.analysis.waiting.hostwork import Cause, host_work
 from nvprobe.analysis.waiting.idle import idle_charges
 from nvprobe.analysis.waiting.order import device_busy, device_order
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import Attribution, attribute
 from nvprobe.readers import load
+from nvprobe.trace.cuda_calls import call_roles
 from tests.conftest import CORPUS
 from tests.oracle_waits import WaitOracle
 from tests.overlap_agreement import overlaps_agree

@@ -17,8 +17,8 @@ from nvprobe.analysis.findings.places import common_path, named, program_paths
 from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.waiting.hostwork import Cause
 from nvprobe.attribution.intervals import union_length
-from nvprobe.attribution.launches import calls_named
 from nvprobe.trace import Column, OpKind
+from nvprobe.trace.cuda_calls import DEVICE_MEMORY, CallRole, calls_with
 
 __all__ = ["allocation", "input_wait", "pageable_copies", "synchronisation"]
 
@@ -32,11 +32,6 @@ _SHOW_LINES = (
     "see which line it is: nvprobe launch marks it, and "
     "torch.cuda.set_sync_debug_mode('warn') prints it"
 )
-_ALLOCATION = (
-    r"^(?:cuda|cu|hip)(?:Mem)?(?:Malloc|Alloc|Free|Create|Release|Map|Unmap)"
-    r"(?:3D|Array|Managed|MipmappedArray|Pitch)*(?:_v\d+)?$"
-)
-"""Device memory from the driver: not pinned host memory, nor from a stream's pool (…Async)."""
 
 
 def synchronisation(evidence: Evidence) -> Iterator[Finding]:
@@ -44,7 +39,7 @@ def synchronisation(evidence: Evidence) -> Iterator[Finding]:
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     if not len(syncs.calls) or not evidence.idle_trusted:
         return
-    allocating = calls_named(evidence.trace, _ALLOCATION)[syncs.calls.call]
+    allocating = calls_with(evidence.trace, DEVICE_MEMORY)[syncs.calls.call]
     rows = np.flatnonzero(~_of_uploads(evidence) & ~allocating)
     sites = syncs.sites
     program = np.append(program_paths(paths), -1)
@@ -254,7 +249,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.trace.calls
     if not evidence.idle_trusted or not evidence.repeats:
         return
-    rows = np.flatnonzero(calls_named(evidence.trace, _ALLOCATION))
+    rows = np.flatnonzero(calls_with(evidence.trace, DEVICE_MEMORY))
     rows = rows[evidence.in_steady(calls.start[rows])]
     if len(rows) < len(evidence.steady):
         return
@@ -267,7 +262,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
     spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
     np.add.at(spent, path_of, calls.end[rows] - calls.start[rows])
     path = common_path(paths, spent)
-    freed = int(calls_named(evidence.trace, r"Free|Release|Unmap")[rows].sum())
+    freed = int(calls_with(evidence.trace, [CallRole.DEVICE_FREE])[rows].sum())
     yield Finding(
         id="allocator",
         title="Memory is taken from the driver in every step (cudaMalloc, cudaFree) in "

@@ -8,12 +8,11 @@ import numpy as np
 
 from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.waiting.blocking import SyncCalls
-from nvprobe.analysis.waiting.hostwork import call_roles
-from nvprobe.analysis.waiting.rules import CallRole
 from nvprobe.analysis.waiting.turns import launching_calls, thread_lanes
 from nvprobe.attribution.intervals import running_max
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Calls, Column, Table, column
+from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
 __all__ = ["Recorded", "recorded_events"]
 
@@ -23,9 +22,9 @@ DIRECT = (2, 3, 4)
 STAGED_NS = 50_000
 """A call on pageable memory that lasts longer may stand for the copy itself."""
 _KINDS = (
-    (CallRole.COMPILATION, EventKind.OTHER),
-    (CallRole.ALLOCATION, EventKind.ALLOCATION),
-    (CallRole.SYNC, EventKind.SYNC),
+    ((CallRole.COMPILATION,), EventKind.OTHER),
+    (ALLOCATIONS, EventKind.ALLOCATION),
+    (SYNCS, EventKind.SYNC),
 )
 
 
@@ -129,14 +128,16 @@ def _kinds(attribution: Attribution, syncs: SyncCalls) -> tuple[Column, Column]:
     roles = call_roles(trace)
     kind = np.full(len(calls), -1, np.int8)
     starting = launching_calls(attribution)
-    for role, what in _KINDS:
-        kind[roles == role] = what
+    for some, what in _KINDS:
+        kind[np.isin(roles, some)] = what
     kind[starting] = np.maximum(kind[starting], EventKind.LAUNCH)
     wait = np.full(len(calls), -1)
     wait[syncs.call] = np.arange(len(syncs))
     kind[syncs.call[syncs.copy == 1]] = EventKind.BLOCKING_COPY
     own = np.flatnonzero(attribution.call != NO_ROW)
-    blocking = roles[attribution.call[own]] == CallRole.SYNC  # cudaMemcpy, cudaMemset
+    blocking = np.isin(
+        roles[attribution.call[own]], (CallRole.BLOCKING_COPY, CallRole.BLOCKING_SET)
+    )
     kind[attribution.call[own[blocking]]] = EventKind.BLOCKING_COPY
     copies = own[roles[attribution.call[own]] == CallRole.COPY]
     call = attribution.call[copies]

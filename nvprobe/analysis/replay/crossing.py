@@ -7,12 +7,10 @@ import numpy as np
 from nvprobe.analysis.overlap.streams import Streams
 from nvprobe.analysis.replay.edges import DEPENDENCY_NS, last_before, position
 from nvprobe.analysis.replay.model import NOTHING
-from nvprobe.attribution.launches import calls_named
 from nvprobe.trace import Column, Trace
+from nvprobe.trace.cuda_calls import CallRole, calls_with
 
 __all__ = ["stream_waits"]
-
-_WAIT_EVENT = r"^(?:cuda|cu|hip)StreamWaitEvent"
 
 
 def stream_waits(
@@ -52,7 +50,7 @@ def _wait_calls(
     """(rows of wait-event calls, position in ``used`` of the stream that waits)."""
     syncs, calls = trace.syncs, trace.calls
     nothing = np.empty(0, np.int64)
-    waiting = np.flatnonzero(calls_named(trace, _WAIT_EVENT) & (calls.process == process))
+    waiting = np.flatnonzero(calls_with(trace, [CallRole.WAIT_EVENT]) & (calls.process == process))
     record = np.flatnonzero((syncs.process == process) & (syncs.stream >= 0))
     record = record[np.argsort(syncs.correlation[record], kind="stable")]
     if not len(waiting) or not len(record):

@@ -8,10 +8,9 @@ from nvprobe.analysis.replay.calls import Recorded
 from nvprobe.analysis.replay.edges import last_before
 from nvprobe.analysis.replay.model import ALL, NOTHING, QUEUE, EventKind
 from nvprobe.analysis.waiting.blocking import SyncCalls
-from nvprobe.analysis.waiting.hostwork import judged
-from nvprobe.analysis.waiting.rules import wait_for_event
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
+from nvprobe.trace.cuda_calls import CallRole, call_roles
 
 __all__ = ["awaited", "full_queue", "without_waiting"]
 
@@ -28,7 +27,6 @@ def awaited(
     end: Column, stream_of_sync: Column,
 ) -> Column:  # fmt: skip
     """Per event: the op it waits for, ``ALL`` or ``NOTHING``. ``stream``, ``end``: per op."""
-    calls = trace.calls
     until = np.append(first_op[1:], len(stream))
     out = np.full(len(events), NOTHING)
     waits = np.flatnonzero(events.waits >= 0)
@@ -39,7 +37,7 @@ def awaited(
     out[waits[whole]] = ALL
     copies = np.flatnonzero((events.kind == EventKind.BLOCKING_COPY) & (until > first_op))
     out[copies] = until[copies] - 1
-    by_event = judged(trace, calls.name, wait_for_event).astype(bool)
+    by_event = call_roles(trace) == CallRole.EVENT_SYNC
     single = waits[by_event[syncs.call[events.waits[waits]]] & (out[waits] >= 0)]
     out[single] = _ended(stream, end, out[single], events.end[single])
     return out

@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.coverage import Coverage, by_group
 from nvprobe.analysis.overlap.streams import Streams
-from nvprobe.analysis.waiting.hostwork import judged
-from nvprobe.analysis.waiting.rules import CallRole, wait_for_device
 from nvprobe.attribution.intervals import running_max, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
+from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
 __all__ = ["SyncCalls", "synchronising_calls"]
 
@@ -57,14 +56,14 @@ class SyncCalls(Table):
 def synchronising_calls(
     attribution: Attribution, roles: Column, busy: Coverage, lanes: Streams
 ) -> SyncCalls:
-    """Find the calls that waited. ``roles`` are those of ``hostwork.call_roles``."""
+    """Find the calls that waited. ``roles`` are those of ``cuda_calls.call_roles``."""
     trace = attribution.trace
     if not len(trace.calls):
         return SyncCalls.empty()
     calls = trace.calls
-    by_name = np.flatnonzero(roles == CallRole.SYNC)
+    by_name = np.flatnonzero(np.isin(roles, SYNCS))
     by_name = by_name[~_own(attribution, by_name)]
-    memory = np.flatnonzero(roles == CallRole.ALLOCATION)
+    memory = np.flatnonzero(np.isin(roles, ALLOCATIONS))
     rows = np.concatenate((by_name, _blocking_copies(attribution, roles), memory))
     device, stream = _awaited(attribution, rows)
     waited = np.ones(len(rows), bool)
@@ -188,7 +187,7 @@ def _take_records(
     hit = np.flatnonzero((recorded[at] == asked) & (calls.correlation[rows] > 0))
     record = order[at[hit]]
     device[hit] = syncs.device[record]
-    whole = judged(trace, calls.name, wait_for_device)[rows[hit]].astype(bool)
+    whole = call_roles(trace)[rows[hit]] == CallRole.DEVICE_SYNC
     stream[hit] = np.where(whole, -1, syncs.stream[record])
     known[hit] = syncs.device[record] >= 0
 

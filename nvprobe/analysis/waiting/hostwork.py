@@ -8,20 +8,19 @@ difference of two levels. Definitions: docs/attribution.md, "Idle".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import pyarrow as pa
 
 from nvprobe.analysis.coverage import Coverage, by_group
 from nvprobe.analysis.waiting import rules
-from nvprobe.analysis.waiting.rules import CallRole, RangeRole
+from nvprobe.analysis.waiting.rules import RangeRole
 from nvprobe.attribution.model import Attribution, Kind
-from nvprobe.trace import Calls, Column, Trace
+from nvprobe.trace import Calls, Column
+from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, CallRole
 
-__all__ = ["HOST_CAUSES", "Cause", "HostWork", "Stretches", "call_roles", "host_work", "judged"]
+__all__ = ["HOST_CAUSES", "Cause", "HostWork", "Stretches", "host_work"]
 
 
 class Cause(IntEnum):
@@ -54,9 +53,9 @@ Stretches = tuple[Column, Column, Column]
 """(thread, start, end)."""
 
 _CALL_CAUSES = (
-    (Cause.ALLOCATION, (CallRole.ALLOCATION,)),
+    (Cause.ALLOCATION, ALLOCATIONS),
     (Cause.COMPILATION, (CallRole.COMPILATION,)),
-    (Cause.LAUNCH_CALL, (CallRole.LAUNCH, CallRole.COPY)),
+    (Cause.LAUNCH_CALL, LAUNCH_CALLS),
 )
 _RANGE_CAUSES = (
     (Cause.COMPILATION, RangeRole.COMPILATION),
@@ -114,9 +113,7 @@ def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> Host
     parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
     started = _started_something(attribution)
     for cause, wanted in _CALL_CAUSES:
-        chosen = np.zeros(len(CallRole), bool)
-        chosen[list(wanted)] = True
-        inside = chosen[roles]
+        inside = np.isin(roles, wanted)
         if cause == Cause.LAUNCH_CALL:
             inside |= started
         parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
@@ -124,21 +121,6 @@ def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> Host
     for cause, ranges in marked.items():
         parts.setdefault(cause, []).append(ranges)
     return HostWork(tuple(_nested(parts, len(trace.threads))), marked[Cause.INPUT])
-
-
-def call_roles(trace: Trace) -> Column:
-    """int8 :class:`~nvprobe.analysis.rules.CallRole` of each call, by its name."""
-    return judged(trace, trace.calls.name, rules.call_roles)
-
-
-def judged(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:
-    """int8 judgement of ``rule`` per row of a name column; each distinct name is judged once."""
-    used = np.zeros(len(trace.strings) + 1, bool)
-    used[names] = True  # NO_NAME marks the spare last row
-    rows = np.flatnonzero(used[:-1])
-    table = np.zeros(len(trace.strings) + 1, np.int8)
-    table[rows] = rule(trace.strings.take(pa.array(rows)))
-    return table[names]
 
 
 def _calls(calls: Calls, rows: Column) -> Stretches:

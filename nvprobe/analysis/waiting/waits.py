@@ -29,7 +29,7 @@ from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
 from nvprobe.analysis.waiting.charges import IdleCharges, by
 from nvprobe.analysis.waiting.gaps import Gaps, device_gaps
 from nvprobe.analysis.waiting.host import HostTime, host_time, sampled_host_time
-from nvprobe.analysis.waiting.hostwork import Cause, HostWork, Stretches, call_roles, host_work
+from nvprobe.analysis.waiting.hostwork import Cause, HostWork, Stretches, host_work
 from nvprobe.analysis.waiting.idle import idle_charges, long_gaps
 from nvprobe.analysis.waiting.idle_lines import (
     SAMPLED_CAUSES,
@@ -44,6 +44,7 @@ from nvprobe.analysis.waiting.sync_operators import PathOperators, path_operator
 from nvprobe.analysis.waiting.syncs import Syncs, sync_sites
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
+from nvprobe.trace.cuda_calls import call_roles
 
 __all__ = ["Waits", "waits"]
 

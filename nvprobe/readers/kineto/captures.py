@@ -13,13 +13,14 @@ single capture fits.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from nvprobe.trace import Calls, Column, GraphNodes, Missing, OpKind, Ops, Trace
+from nvprobe.trace.cuda_calls import COPIES, SETS, CallRole, roles_of_names
 
 __all__ = [
     "CAPTURE",
@@ -33,13 +34,11 @@ __all__ = [
 
 CAPTURE = "CUDA graph capture"
 
-_BEGIN = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture")
-_END = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture")
-_WORK = (
-    (re.compile(r"^(?:cuda|cu|hip)(?:Ext|Module)?Launch(?!Host)"), OpKind.KERNEL),
-    (re.compile(r"^(?:cuda|cu|hip)Memcpy"), OpKind.MEMCPY),
-    (re.compile(r"^(?:cuda|cu|hip)Memset"), OpKind.MEMSET),
-)
+_STARTED = {
+    CallRole.KERNEL_LAUNCH: OpKind.KERNEL,
+    **dict.fromkeys(COPIES, OpKind.MEMCPY),
+    **dict.fromkeys(SETS, OpKind.MEMSET),
+}
 _NOTHING = -1
 _NODE_BITS = 32
 NODES = 1 << 62
@@ -140,17 +139,23 @@ class _Capture:
     """Their :class:`OpKind`, one byte a node."""
 
 
+def _kinds(calls: Columns, names: Sequence[str]) -> Column:
+    """int8 :class:`OpKind` of what each call starts, ``_NOTHING`` where it starts nothing."""
+    kind = np.full(len(CallRole), _NOTHING, np.int8)
+    for role, what in _STARTED.items():
+        kind[role] = what
+    return kind[_roles(calls, names)]
+
+
+def _roles(calls: Columns, names: Sequence[str]) -> Column:
+    return roles_of_names(pa.array(names, pa.string()))[calls["name"]]
+
+
 def _launches_without_ops(ops: Columns, calls: Columns, names: Sequence[str]) -> Column:
     """Rows of the calls that would start work and started none, in order."""
-    codes, which = np.unique(calls["name"], return_inverse=True)
-    working = np.array([_kind(names[code]) != _NOTHING for code in codes], bool)
-    rows = np.flatnonzero(working[which]) if len(codes) else np.empty(0, np.int64)
+    rows = np.flatnonzero(_kinds(calls, names) != _NOTHING)
     rows = rows[~np.isin(calls["correlation"][rows], ops["correlation"])]
     return rows[np.argsort(calls["start"][rows], kind="stable")]
-
-
-def _kind(name: str) -> int:
-    return next((int(kind) for pattern, kind in _WORK if pattern.match(name)), _NOTHING)
 
 
 def _captures(calls: Columns, names: Sequence[str], launches: Column) -> list[_Capture]:
@@ -158,10 +163,11 @@ def _captures(calls: Columns, names: Sequence[str], launches: Column) -> list[_C
 
     Launches of any thread belong to it: the backward pass of a captured step runs on another.
     """
-    begins = _named(calls, names, _BEGIN)
+    roles, kinds = _roles(calls, names), _kinds(calls, names)
+    begins = np.flatnonzero(roles == CallRole.CAPTURE_BEGIN)
     start = calls["start"][launches]
     out = []
-    for row in _named(calls, names, _END).tolist():
+    for row in np.flatnonzero(roles == CallRole.CAPTURE_END).tolist():
         before = begins[(calls["tid"][begins] == calls["tid"][row])]
         before = before[calls["start"][before] < calls["start"][row]]
         if not len(before):
@@ -169,14 +175,8 @@ def _captures(calls: Columns, names: Sequence[str], launches: Column) -> list[_C
         begin = int(calls["start"][before].max())
         low, high = np.searchsorted(start, [begin, calls["end"][row]])
         inside = launches[low:high]
-        kinds = bytes(_kind(names[code]) for code in calls["name"][inside].tolist())
-        out.append(_Capture(int(calls["end"][row]), inside, kinds))
+        out.append(_Capture(int(calls["end"][row]), inside, kinds[inside].tobytes()))
     return sorted(out, key=lambda one: one.end)
-
-
-def _named(calls: Columns, names: Sequence[str], pattern: re.Pattern[str]) -> Column:
-    codes = [code for code in np.unique(calls["name"]).tolist() if pattern.match(names[code])]
-    return np.flatnonzero(np.isin(calls["name"], codes))
 
 
 def _replays(ops: Columns, calls: Columns, node: Column) -> list[tuple[int, Column]]:

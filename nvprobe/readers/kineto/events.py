@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.trace import Column, Geometry, OpKind
+from nvprobe.trace.cuda_calls import CallRole, roles_of_names
 
 __all__ = [
     "Arguments",
@@ -172,7 +173,6 @@ _COPY_KINDS |= {"DtoD": 8, "HtoH": 9, "PtoP": 10}
 _MEMORY_KINDS = {"Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5}
 _KERNEL_TOKENS = re.compile(r"(\(anonymous namespace\)::|\(unnamed[^)]*\)::|operator\(\)|[<>(){}])")
 _ABI_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
-_GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip)GraphLaunch")
 
 
 class Copy(NamedTuple):
@@ -216,18 +216,14 @@ def short_kernel(name: str) -> str:
     return short[-1] if short else name
 
 
-def is_graph_launch(names: Sequence[str]) -> Column:
-    """bool per call name."""
-    return np.array([bool(_GRAPH_LAUNCH.match(name)) for name in names], bool)
-
-
 def graph_nodes(ops: dict[str, Column], calls: dict[str, Column], names: Sequence[str]) -> Column:
     """int64 node id per op, 0 for ops that no graph launch started.
 
     A torch trace tells a graph's node only since CUPTI 12 (and counts from 0), so the launch call
     decides; where it tells no node, ops are numbered within their launch.
     """
-    launches = is_graph_launch(names)[calls["name"]] if len(names) else np.zeros(0, bool)
+    roles = roles_of_names(pa.array(names, pa.string()))
+    launches = roles[calls["name"]] == CallRole.GRAPH_LAUNCH
     nodes = np.zeros(len(ops["start"]), np.int64)
     rows = np.flatnonzero(np.isin(ops["correlation"], calls["correlation"][launches]))
     order = rows[np.lexsort((ops["start"][rows], ops["correlation"][rows]))]

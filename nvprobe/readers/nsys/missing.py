@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow.compute as pc
 
 from nvprobe.readers.input_errors import printable
 from nvprobe.readers.nsys.python_stacks import PYTHON_DOMAINS
 from nvprobe.trace import Missing, OpKind, Table, Trace
+from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, calls_with
 
 __all__ = ["missing_of", "launch_calls"]
 
 _WARNING, _ERROR = 2, 3
 _OURS = "nvprobe"
 """A domain whose ranges every pair of nvtx and nsys records: none means that none was opened."""
-_LAUNCH = r"^cu(?:da)?(?:Launch|GraphLaunch)"
-_SYNCHRONIZE = r"Synchronize$"
+_SYNCHRONIZE = (CallRole.STREAM_SYNC, CallRole.EVENT_SYNC, CallRole.DEVICE_SYNC)
 
 
 def missing_of(trace: Trace) -> tuple[Missing, ...]:
@@ -27,7 +26,7 @@ def missing_of(trace: Trace) -> tuple[Missing, ...]:
 
 def launch_calls(trace: Trace) -> int:
     """How many calls launch kernels or graphs."""
-    return _named(trace, _LAUNCH)
+    return int(calls_with(trace, LAUNCHES).sum())
 
 
 def _gpu(trace: Trace) -> Iterator[Missing]:
@@ -129,7 +128,7 @@ def _graphs(trace: Trace) -> Iterator[Missing]:
 
 
 def _rest(trace: Trace) -> Iterator[Missing]:
-    if not trace.syncs.recorded and _named(trace, _SYNCHRONIZE):
+    if not trace.syncs.recorded and calls_with(trace, _SYNCHRONIZE).any():
         yield Missing(
             "synchronisation records",
             "synchronising calls were recorded, but not what they waited for",
@@ -170,13 +169,3 @@ def _bytes(trace: Trace) -> Iterator[Missing]:
 
 def _filled(table: Table) -> bool:
     return len(table) > 0
-
-
-def _named(trace: Trace, pattern: str) -> int:
-    """How many calls have a name that matches ``pattern``."""
-    if not len(trace.calls):
-        return 0
-    counts = np.bincount(trace.calls.name[trace.calls.name >= 0], minlength=len(trace.strings))
-    used = np.flatnonzero(counts)
-    matching = pc.match_substring_regex(trace.strings.take(used), pattern)
-    return int(counts[used[np.asarray(matching, bool)]].sum())

@@ -1,39 +1,11 @@
-"""The tables that tell from a name what a call or a range does to its thread."""
+"""The table that says what a thread does inside a range, by the range's name."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from nvprobe.analysis.waiting.rules import (
-    CallRole,
-    RangeRole,
-    call_roles,
-    range_roles,
-    wait_for_device,
-)
-
-CALLS = {
-    CallRole.SYNC: """cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize
-        cudaThreadSynchronize cuCtxSynchronize cuStreamSynchronize cuEventSynchronize
-        cudaStreamSynchronize_ptsz hipDeviceSynchronize cudaMemcpy cudaMemcpy2D cudaMemcpyToSymbol
-        cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cudaMemset cuMemsetD8_v2 hipMemcpyWithStream""",
-    CallRole.COPY: """cudaMemcpyAsync cudaMemcpyAsync_ptsz cuMemcpyDtoHAsync_v2 cudaMemcpyBatchAsync
-        hipMemcpyAsync cudaMemcpyPeerAsync""",
-    CallRole.LAUNCH: """cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx
-        cudaGraphLaunch hipExtModuleLaunchKernel hipGraphLaunch cudaLaunchHostFunc
-        cudaMemsetAsync cuMemsetD32Async cudaMemPrefetchAsync""",
-    CallRole.ALLOCATION: """cudaMalloc cudaFree cudaMallocAsync cudaMallocManaged cudaHostAlloc
-        cudaFreeHost cudaMallocHost cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemCreate cuMemMap
-        cudaHostRegister cuMemHostRegister_v2 cudaHostUnregister hipMalloc hipHostMalloc""",
-    CallRole.COMPILATION: """cuModuleLoadDataEx cuModuleLoadData cuLibraryLoadData cuLinkComplete
-        hipModuleLoadData nvrtcCompileProgram""",
-    CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture",
-    CallRole.CAPTURE_END: "cudaStreamEndCapture",
-    CallRole.OTHER: """cudaStreamWaitEvent cudaEventQuery cudaStreamQuery cudaEventRecord
-        cudaMemGetInfo cuMemGetInfo_v2 cudaGetDevice cudaStreamIsCapturing cuMemAdvise
-        cudaFuncGetAttributes cudaGraphInstantiateWithFlags cuModuleUnload""",
-}
+from nvprobe.analysis.waiting.rules import RangeRole, range_roles
 
 RANGES = {
     RangeRole.INPUT: [
@@ -80,24 +52,8 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("role", CALLS, ids=lambda role: role.name)
-def test_calls(role: CallRole) -> None:
-    names = CALLS[role].split()
-    found = dict(zip(names, call_roles(pa.array(names)).tolist(), strict=True))
-    assert found == dict.fromkeys(names, role)
-
-
 @pytest.mark.parametrize("role", RANGES, ids=lambda role: role.name)
 def test_ranges(role: RangeRole) -> None:
     names = RANGES[role]
     found = dict(zip(names, range_roles(pa.array(names)).tolist(), strict=True))
     assert found == dict.fromkeys(names, role)
-
-
-def test_an_unknown_name_is_judged_too() -> None:
-    assert call_roles(pa.array([None, ""], pa.string())).tolist() == [0, 0]
-
-
-def test_waiting_for_the_whole_device() -> None:
-    names = ["cudaDeviceSynchronize", "cuCtxSynchronize", "cudaStreamSynchronize", "cudaMemcpy"]
-    assert wait_for_device(pa.array(names)).tolist() == [1, 1, 0, 0]

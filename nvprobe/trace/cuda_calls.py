@@ -1,0 +1,142 @@
+"""What a call of the CUDA runtime or driver does, by its name: the only table of call names.
+
+The calls of HIP and of Intel's runtimes (Unified Runtime ``ur…``, Level Zero ``ze…``) stand beside
+those of CUDA. To add a name: one line in ``ROLES``, one in tests/unit/test_cuda_calls.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nvprobe.trace import Column, Trace
+
+__all__ = [
+    "ALLOCATIONS",
+    "COPIES",
+    "DEVICE_MEMORY",
+    "LAUNCHES",
+    "LAUNCH_CALLS",
+    "SETS",
+    "SYNCS",
+    "CallRole",
+    "by_name",
+    "call_roles",
+    "calls_with",
+    "roles_of_names",
+]
+
+
+class CallRole(IntEnum):
+    """What a call does."""
+
+    OTHER = 0
+    KERNEL_LAUNCH = 1
+    GRAPH_LAUNCH = 2
+    """Launches a CUDA graph: a graph replay."""
+    HOST_FUNCTION = 3
+    """Puts a host function into a stream."""
+    COPY = 4
+    """An asynchronous copy: returns at once, unless it is seen to have waited for its own end."""
+    SET = 5
+    PREFETCH = 6
+    BLOCKING_COPY = 7
+    BLOCKING_SET = 8
+    STREAM_SYNC = 9
+    EVENT_SYNC = 10
+    DEVICE_SYNC = 11
+    """Waits for all streams of a device or context."""
+    WAIT_EVENT = 12
+    """Makes a stream wait for an event; the host goes on."""
+    CAPTURE_BEGIN = 13
+    CAPTURE_END = 14
+    DEVICE_ALLOCATION = 15
+    """Device memory from the driver: neither pinned host memory nor from a stream's pool."""
+    DEVICE_FREE = 16
+    HOST_ALLOCATION = 17
+    """Allocates, frees or registers pinned host memory."""
+    OTHER_ALLOCATION = 18
+    """Memory pools, arrays, address ranges: may wait for the device, like all allocation."""
+    COMPILATION = 19
+    """Compiles, links or loads device code."""
+
+
+LAUNCHES = (CallRole.KERNEL_LAUNCH, CallRole.GRAPH_LAUNCH)
+COPIES = (CallRole.COPY, CallRole.BLOCKING_COPY)
+SETS = (CallRole.SET, CallRole.BLOCKING_SET)
+LAUNCH_CALLS = (*LAUNCHES, CallRole.HOST_FUNCTION, CallRole.COPY, CallRole.SET, CallRole.PREFETCH)
+"""Calls that enqueue work and return."""
+SYNCS = (CallRole.STREAM_SYNC, CallRole.EVENT_SYNC, CallRole.DEVICE_SYNC,
+         CallRole.BLOCKING_COPY, CallRole.BLOCKING_SET)  # fmt: skip
+"""Calls that wait by definition."""
+DEVICE_MEMORY = (CallRole.DEVICE_ALLOCATION, CallRole.DEVICE_FREE)
+ALLOCATIONS = (*DEVICE_MEMORY, CallRole.HOST_ALLOCATION, CallRole.OTHER_ALLOCATION)
+
+_API = r"^(?:cuda|hip|cu)"
+_WHAT = r"(?:3D|Array|Managed|MipmappedArray|Pitch)*$"
+
+ROLES: tuple[tuple[CallRole, str], ...] = (
+    (CallRole.DEVICE_SYNC, _API + r"(?:Device|Thread|Ctx)Synchronize"),
+    (CallRole.EVENT_SYNC, _API + r"EventSynchronize|^urEventWait|^zeEventHostSynchronize"),
+    (CallRole.STREAM_SYNC, _API + r"StreamSynchronize|^urQueueFinish|^zeCommandQueueSynchronize"),
+    (CallRole.WAIT_EVENT, _API + r"StreamWaitEvent"),
+    (CallRole.CAPTURE_BEGIN, _API + r"StreamBeginCapture"),
+    (CallRole.CAPTURE_END, _API + r"StreamEndCapture"),
+    (CallRole.COPY, _API + r"Memcpy\w*Async|^urEnqueue\w*Memcpy"),
+    (CallRole.SET, _API + r"Memset\w*Async|^urEnqueue\w*Fill"),
+    (CallRole.PREFETCH, _API + r"MemPrefetch\w*Async"),
+    (CallRole.BLOCKING_COPY, _API + r"Memcpy"),
+    (CallRole.BLOCKING_SET, _API + r"Memset"),
+    (CallRole.GRAPH_LAUNCH, _API + r"(?:Ext|Module)*Graph(?:Kernel)?Launch"),
+    (CallRole.HOST_FUNCTION, _API + r"LaunchHost"),
+    (CallRole.KERNEL_LAUNCH, _API + r"(?:Ext|Module|Ctx)*Launch|^urEnqueueKernelLaunch"),
+    (CallRole.KERNEL_LAUNCH, r"^zeCommandListAppendLaunch"),
+    (CallRole.DEVICE_ALLOCATION, _API + r"(?:Mem)?(?:Malloc|Alloc|Create|Map)" + _WHAT),
+    (CallRole.DEVICE_FREE, _API + r"(?:Mem)?(?:Free|Release|Unmap)" + _WHAT),
+    (CallRole.HOST_ALLOCATION, r"^(?:cuda|hip)(?:Host(?:Alloc|Malloc|Free)|MallocHost|FreeHost)"),
+    (CallRole.HOST_ALLOCATION, r"^cuMem(?:HostAlloc|AllocHost|FreeHost)"),
+    (CallRole.HOST_ALLOCATION, _API + r"(?:Mem)?Host(?:Unr|R)egister"),
+    (CallRole.OTHER_ALLOCATION, r"^(?:cuda|hip)(?:Malloc|Free|ExtMalloc)"),
+    (CallRole.OTHER_ALLOCATION, r"^cu(?:Mem|(?:Mipmapped)?Array)\w*(?:Alloc|Free|Create$|Destroy)"),
+    (CallRole.OTHER_ALLOCATION, r"^cuMem(?:Map|Unmap|Release|SetAccess|AddressReserve)"),
+    (CallRole.OTHER_ALLOCATION, _API + r"MemPoolTrim|^urUSM\w*(?:Alloc|Free)"),
+    (CallRole.COMPILATION, r"^(?:nvrtc|hiprtc)Compile|^(?:nvJitLink|cuLink)(?:Complete|AddData)"),
+    (CallRole.COMPILATION, _API + r"(?:Module|Library)Load|^urProgram(?:Build|Compile|Link)"),
+)  # fmt: skip
+"""(role, pattern) of calls, read top down; what no pattern finds is ``OTHER``."""
+
+_SUFFIX = r"(?:_v\d+)?(?:_pt(?:sz|ds))?$"
+
+
+def roles_of_names(names: pa.Array) -> Column:
+    """int8 :class:`CallRole` per name; ``_ptsz`` and ``_v2`` endings do not matter."""
+    names = pc.replace_substring_regex(pc.fill_null(names, ""), _SUFFIX, "")
+    role = np.zeros(len(names), np.int8)
+    for value, pattern in reversed(ROLES):
+        found = pc.match_substring_regex(names, pattern).to_numpy(zero_copy_only=False)
+        role[np.asarray(found, bool)] = value
+    return role
+
+
+def call_roles(trace: Trace) -> Column:
+    """int8 :class:`CallRole` of each call, by its name."""
+    return by_name(trace, trace.calls.name, roles_of_names)
+
+
+def calls_with(trace: Trace, roles: Collection[CallRole]) -> Column:
+    """Bool per call: it has one of the roles."""
+    return np.isin(call_roles(trace), list(roles))
+
+
+def by_name(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:
+    """int8 answer of ``rule`` per row of a name column; each distinct name is asked about once."""
+    used = np.zeros(len(trace.strings) + 1, bool)
+    used[names] = True  # NO_NAME marks the spare last row
+    rows = np.flatnonzero(used[:-1])
+    table = np.zeros(len(trace.strings) + 1, np.int8)
+    table[rows] = rule(trace.strings.take(pa.array(rows)))
+    return table[names]

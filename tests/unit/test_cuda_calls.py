@@ -1,0 +1,70 @@
+"""What CUDA, HIP and Intel runtime calls do, by their names."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from nvprobe.trace.cuda_calls import CallRole, roles_of_names
+from tests.oracle_waits import call_role
+
+CALLS = {
+    CallRole.STREAM_SYNC: """cudaStreamSynchronize cuStreamSynchronize cudaStreamSynchronize_ptsz
+        urQueueFinish""",
+    CallRole.EVENT_SYNC: "cudaEventSynchronize cuEventSynchronize hipEventSynchronize",
+    CallRole.DEVICE_SYNC: """cudaDeviceSynchronize cudaThreadSynchronize cuCtxSynchronize
+        hipDeviceSynchronize""",
+    CallRole.BLOCKING_COPY: """cudaMemcpy cudaMemcpy2D cudaMemcpyToSymbol cuMemcpyHtoD_v2
+        cuMemcpyDtoH_v2 hipMemcpyWithStream""",
+    CallRole.BLOCKING_SET: "cudaMemset cuMemsetD8_v2",
+    CallRole.COPY: """cudaMemcpyAsync cudaMemcpyAsync_ptsz cuMemcpyDtoHAsync_v2 cudaMemcpyBatchAsync
+        hipMemcpyAsync cudaMemcpyPeerAsync urEnqueueUSMMemcpy""",
+    CallRole.SET: "cudaMemsetAsync cuMemsetD32Async",
+    CallRole.PREFETCH: "cudaMemPrefetchAsync",
+    CallRole.KERNEL_LAUNCH: """cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx
+        hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp
+        zeCommandListAppendLaunchKernelWithArguments""",
+    CallRole.GRAPH_LAUNCH: "cudaGraphLaunch cuGraphLaunch_ptsz hipGraphLaunch",
+    CallRole.HOST_FUNCTION: "cudaLaunchHostFunc cuLaunchHostFunc",
+    CallRole.DEVICE_ALLOCATION: """cudaMalloc cudaMallocManaged cudaMalloc3DArray cudaMallocPitch
+        cuMemAlloc_v2 cuMemAllocManaged cuMemCreate cuMemMap hipMalloc""",
+    CallRole.DEVICE_FREE: "cudaFree cuMemFree_v2 cuMemRelease cuMemUnmap hipFree",
+    CallRole.HOST_ALLOCATION: """cudaHostAlloc cudaFreeHost cudaMallocHost cuMemHostAlloc
+        cudaHostRegister cuMemHostRegister_v2 cudaHostUnregister hipHostMalloc cuMemFreeHost""",
+    CallRole.OTHER_ALLOCATION: """cudaMallocAsync cudaFreeAsync cuMemAllocAsync cuMemPoolTrimTo
+        cuMemAddressReserve cuArrayCreate cudaMallocFromPoolAsync""",
+    CallRole.COMPILATION: """cuModuleLoadDataEx cuModuleLoadData cuLibraryLoadData cuLinkComplete
+        hipModuleLoadData nvrtcCompileProgram""",
+    CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture",
+    CallRole.CAPTURE_END: "cudaStreamEndCapture",
+    CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent",
+    CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaEventRecord cudaMemGetInfo cuMemGetInfo_v2
+        cudaGetDevice cudaStreamIsCapturing cuMemAdvise cudaFuncGetAttributes
+        cudaGraphInstantiateWithFlags cuModuleUnload cudaGraphKernelNodeSetParams""",
+}
+COARSE = {
+    "sync": "STREAM_SYNC EVENT_SYNC DEVICE_SYNC BLOCKING_COPY BLOCKING_SET",
+    "copy": "COPY",
+    "launch": "SET PREFETCH KERNEL_LAUNCH GRAPH_LAUNCH HOST_FUNCTION",
+    "allocation": "DEVICE_ALLOCATION DEVICE_FREE HOST_ALLOCATION OTHER_ALLOCATION",
+    "compilation": "COMPILATION",
+}
+
+
+@pytest.mark.parametrize("role", CALLS, ids=lambda role: role.name)
+def test_calls(role: CallRole) -> None:
+    names = CALLS[role].split()
+    found = dict(zip(names, roles_of_names(pa.array(names)).tolist(), strict=True))
+    assert found == dict.fromkeys(names, role)
+
+
+@pytest.mark.parametrize("role", CALLS, ids=lambda role: role.name)
+def test_the_oracle_of_waits_reads_names_alike(role: CallRole) -> None:
+    wanted = next((one for one, roles in COARSE.items() if role.name in roles.split()), "other")
+    assert {name: call_role(name) for name in CALLS[role].split()} == dict.fromkeys(
+        CALLS[role].split(), wanted
+    )
+
+
+def test_a_missing_name_is_other() -> None:
+    assert roles_of_names(pa.array([None, ""], pa.string())).tolist() == [0, 0]
