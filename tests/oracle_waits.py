@@ -31,6 +31,8 @@ def call_role(name: str) -> str:
     if name.startswith(("nvrtcCompile", "hiprtcCompile", "nvJitLinkComplete", "nvJitLinkAddData")):
         return "compilation"
     if name.startswith(("ur", "ze")):
+        if name.startswith("zeCommandListAppend"):
+            return "other"
         kinds = {"Finish": "sync", "Wait": "sync", "Memcpy": "copy", "Launch": "launch"}
         return next((kind for word, kind in kinds.items() if word in name), "other")
     api = next((api for api in ("cuda", "hip", "cu") if name.startswith(api)), None)

@@ -1,7 +1,10 @@
 """What a call of the CUDA runtime or driver does, by its name: the only table of call names.
 
 The calls of HIP and of Intel's runtimes (Unified Runtime ``ur…``, Level Zero ``ze…``) stand beside
-those of CUDA. To add a name: one line in ``ROLES``, one in tests/unit/test_cuda_calls.py.
+those of CUDA. A kernel on Intel carries the correlation id of its ``ur…`` call, so the ``ze…`` call
+inside that one does not count as a launch.
+
+To add a name: one line in ``ROLES``, one in tests/unit/test_cuda_calls.py.
 """
 
 from __future__ import annotations
@@ -94,7 +97,6 @@ ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.GRAPH_LAUNCH, _API + r"(?:Ext|Module)*Graph(?:Kernel)?Launch"),
     (CallRole.HOST_FUNCTION, _API + r"LaunchHost"),
     (CallRole.KERNEL_LAUNCH, _API + r"(?:Ext|Module|Ctx)*Launch|^urEnqueueKernelLaunch"),
-    (CallRole.KERNEL_LAUNCH, r"^zeCommandListAppendLaunch"),
     (CallRole.DEVICE_ALLOCATION, _API + r"(?:Mem)?(?:Malloc|Alloc|Create|Map)" + _WHAT),
     (CallRole.DEVICE_FREE, _API + r"(?:Mem)?(?:Free|Release|Unmap)" + _WHAT),
     (CallRole.HOST_ALLOCATION, r"^(?:cuda|hip)(?:Host(?:Alloc|Malloc|Free)|MallocHost|FreeHost)"),

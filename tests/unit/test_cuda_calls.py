@@ -22,8 +22,7 @@ CALLS = {
     CallRole.SET: "cudaMemsetAsync cuMemsetD32Async",
     CallRole.PREFETCH: "cudaMemPrefetchAsync",
     CallRole.KERNEL_LAUNCH: """cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx
-        hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp
-        zeCommandListAppendLaunchKernelWithArguments""",
+        hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp""",
     CallRole.GRAPH_LAUNCH: "cudaGraphLaunch cuGraphLaunch_ptsz hipGraphLaunch",
     CallRole.HOST_FUNCTION: "cudaLaunchHostFunc cuLaunchHostFunc",
     CallRole.DEVICE_ALLOCATION: """cudaMalloc cudaMallocManaged cudaMalloc3DArray cudaMallocPitch
@@ -40,7 +39,8 @@ CALLS = {
     CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent",
     CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaEventRecord cudaMemGetInfo cuMemGetInfo_v2
         cudaGetDevice cudaStreamIsCapturing cuMemAdvise cudaFuncGetAttributes
-        cudaGraphInstantiateWithFlags cuModuleUnload cudaGraphKernelNodeSetParams""",
+        cudaGraphInstantiateWithFlags cuModuleUnload cudaGraphKernelNodeSetParams
+        zeCommandListAppendLaunchKernelWithArguments""",
 }
 COARSE = {
     "sync": "STREAM_SYNC EVENT_SYNC DEVICE_SYNC BLOCKING_COPY BLOCKING_SET",
