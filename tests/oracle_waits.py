@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 
 import pyarrow as pa
 
-from nvprobe.analysis.waiting.rules import RangeRole, range_roles
 from nvprobe.attribution import Kind, attribute
+from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.trace import Trace
 from tests.oracle import Oracle
 

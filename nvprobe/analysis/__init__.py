@@ -10,26 +10,21 @@ import dataclasses
 from nvprobe.analysis.bounds import bound
 from nvprobe.analysis.code_places import code_places
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
-from nvprobe.analysis.devices import device_use
+from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.findings import findings, gather
-from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
-from nvprobe.analysis.kernels.traits import kernel_traits
+from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
-from nvprobe.analysis.missing import missing
+from nvprobe.analysis.memory import snapshot_peaks
 from nvprobe.analysis.modules import module_ledger_records, module_records
 from nvprobe.analysis.operators import OperatorTable, operator_table
+from nvprobe.analysis.path_quantities import idle_of_steps, path_quantities, with_waits
 from nvprobe.analysis.profiler_cost import profiler_cost
-from nvprobe.analysis.ranges import path_quantities
-from nvprobe.analysis.records import lost_launches
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes, range_shapes
-from nvprobe.analysis.snapshot import snapshot_peaks
-from nvprobe.analysis.spans import span_rows
-from nvprobe.analysis.steps import step_spread, steps
-from nvprobe.analysis.summary import Doubts, verdict
-from nvprobe.analysis.waiting.quantities import idle_of_steps, with_waits
-from nvprobe.analysis.waiting.sources import OpLines, op_lines
-from nvprobe.analysis.warnings import warnings
+from nvprobe.analysis.steps import span_rows, step_spread, steps
+from nvprobe.analysis.verdict import Doubts, verdict
+from nvprobe.analysis.waiting.code_lines import OpLines, op_lines
+from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution.ledger import ledger
 from nvprobe.attribution.model import Attribution, Modules
 from nvprobe.attribution.modules import module_ledger, modules

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvprobe.analysis.findings import Evidence, Finding
-from nvprobe.analysis.findings.places import common_path, named
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.findings.sources import common_path, named
+from nvprobe.analysis.waiting.host_causes import Cause
 
 __all__ = ["bound"]
 

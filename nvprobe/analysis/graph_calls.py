@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.waiting.rules import RangeRole, range_roles
+from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.trace import NO_ROW, Column, Trace

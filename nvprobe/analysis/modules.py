@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from nvprobe.analysis.grouping import distinct
-from nvprobe.analysis.waiting.lines import NO_LINE
-from nvprobe.analysis.waiting.sources import OpLines
+from nvprobe.analysis.waiting.code_lines import NO_LINE, OpLines
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import ModuleMethod, Modules, Phase
 from nvprobe.trace import Column

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.analysis.shapes import RangeShapes
-from nvprobe.analysis.waiting.lines import NO_LINE
-from nvprobe.analysis.waiting.sources import OpLines
+from nvprobe.analysis.waiting.code_lines import NO_LINE, OpLines
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.nesting import row_type
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Table, column

@@ -15,10 +15,10 @@ from typing import Any
 from nvprobe.analysis.allocator import AllocatorUse
 from nvprobe.analysis.code_places import CodePlaces
 from nvprobe.analysis.findings.model import Finding
+from nvprobe.analysis.kernels.by_name import KernelTraits
 from nvprobe.analysis.kernels.counters import CounterUse
-from nvprobe.analysis.kernels.traits import KernelTraits
 from nvprobe.analysis.kernels.work import PathWork
-from nvprobe.analysis.memory import Memory
+from nvprobe.analysis.memory import Memory, SnapshotPeak
 from nvprobe.analysis.model import (
     Copies,
     DeviceUse,
@@ -29,7 +29,6 @@ from nvprobe.analysis.model import (
     StepSpread,
 )
 from nvprobe.analysis.profiler_cost import ProfilerCost
-from nvprobe.analysis.snapshot import SnapshotPeak
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.ledger import Ledger
 from nvprobe.attribution.model import Attribution

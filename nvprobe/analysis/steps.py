@@ -1,4 +1,6 @@
-"""Training steps: which ranges they are, and what belongs to each.
+"""Steps, their spread, and the spans between them.
+
+Training steps: which ranges they are, and what belongs to each.
 
 Definition (docs/attribution.md): the ranges of kind step on the initiating thread of a process,
 else its outermost ranges with a step-like name; a wait that found no batch is no step, nor is a
@@ -9,18 +11,17 @@ initiating thread when they were called for.
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.compute as pc
 
-from nvprobe.analysis.grouping import sums
-from nvprobe.analysis.model import Steps, StepSpread
-from nvprobe.analysis.waiting.lanes import Lanes, firsts
-from nvprobe.analysis.waiting.rules import RangeRole, range_roles
-from nvprobe.analysis.waiting.timelines import process_timeline
-from nvprobe.attribution.intervals import union_length
-from nvprobe.attribution.kinds import known_parts
+from nvprobe.analysis.grouping import distinct, sums
+from nvprobe.analysis.model import SpanRows, Steps, StepSpread
+from nvprobe.analysis.timelines import process_timeline
+from nvprobe.attribution.intervals import Lanes, firsts, union_length
+from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
 from nvprobe.attribution.model import Attribution, Kind
-from nvprobe.trace import NO_ROW, Column
+from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
-__all__ = ["step_spread", "step_at", "steps"]
+__all__ = ["span_rows", "step_at", "step_spread", "steps"]
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
@@ -150,3 +151,33 @@ def step_at(steps: Steps, process: Column, time: Column) -> Column:
     inside = (last >= lanes.first[process]) & (time < steps.end[last])
     out[inside] = last[inside]
     return out
+
+
+OWN_WINDOW = "nvprobe.window"
+"""The span that nvprobe opens its window with."""
+
+
+def span_rows(trace: Trace) -> SpanRows:
+    """Totals of the start/end ranges, the longest first; open ones last until the capture's end.
+
+    Without nvprobe's own, which opens the capture window where there is no CUDA.
+    """
+    spans = trace.spans
+    own = pc.equal(trace.strings, OWN_WINDOW).to_numpy(zero_copy_only=False)
+    spans = spans.take(np.flatnonzero((spans.name < 0) | ~own[spans.name]))
+    end = np.where(spans.end == OPEN, np.maximum(trace.end_ns, spans.start), spans.end)
+    length = np.maximum(end - spans.start, 0)
+    key, group = distinct((spans.domain.astype(np.int64) + 1) << 32 | (spans.name + 1))
+    size = len(key)
+    longest = np.zeros(size, np.int64)
+    np.maximum.at(longest, group, length)
+    wall = sums(group, length, size)
+    table = SpanRows(
+        name=(key & 0xFFFFFFFF) - 1,
+        domain=(key >> 32) - 1,
+        calls=np.bincount(group, minlength=size),
+        wall_ns=wall,
+        longest_ns=longest,
+        unclosed=sums(group, (spans.end == OPEN).astype(np.int64), size),
+    )
+    return table.take(np.argsort(-wall, kind="stable"))

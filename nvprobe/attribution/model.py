@@ -19,7 +19,7 @@ from nvprobe.trace import Column, Trace
 
 if TYPE_CHECKING:
     from nvprobe.attribution.names import CleanNames
-    from nvprobe.attribution.openpaths import OpenPaths
+    from nvprobe.attribution.paths import OpenPaths
 
 __all__ = [
     "Attribution",

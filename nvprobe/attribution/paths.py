@@ -1,20 +1,40 @@
-"""A trie of owner paths, built in batches: the only place where paths come into being.
+"""Owner paths: the trie that holds them, and the path open on a thread at an instant.
 
-Attribution interns every path that is open at any time and then freezes the trie, so that path
-rows mean the same to every analysis, in whatever order they run.
+Attribution interns every path that is open at any time (rules 1 and 2 of docs/attribution.md),
+then freezes the trie, so that path rows mean the same to every analysis, whatever their order.
+
+Ranges that a sidecar noted inside CUDA graph captures lie before the profiled window. They never
+become ranges of the Trace: they only answer which path was open when a graph's node was created,
+where the profile itself cannot.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from nvprobe import limits
-from nvprobe.attribution.model import PathTable
+from nvprobe.attribution.intervals import runs
+from nvprobe.attribution.kinds import range_kinds
+from nvprobe.attribution.model import Kind, PathTable
+from nvprobe.attribution.names import CleanNames
+from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.errors import InputError
-from nvprobe.trace import Column
+from nvprobe.trace import NO_NAME, NO_ROW, Column, Ranges, RangeSource, Trace
+from nvprobe.trace.sidecar import CaptureRanges
 
-__all__ = ["NO_PATH", "PathTrie"]
+__all__ = [
+    "NO_PATH",
+    "OpenPaths",
+    "PathTrie",
+    "RangeFacts",
+    "captured_ranges",
+    "own_paths",
+    "with_captures",
+]
 
 NO_PATH = -1
 
@@ -117,3 +137,217 @@ class PathTrie:
         order = np.argsort(keys, kind="stable")
         self._keys, self._ids = keys[order], known[order]
         return ids
+
+
+_BATCH = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFacts:
+    """What of a range goes into a path, per row of the range table."""
+
+    name: Column
+    """int32 clean name."""
+    kind: Column
+    domain: Column
+    twin: Column
+    """bool: folds into a parent of the same name: it has an ``op_id`` or is an automatic phase."""
+
+    def take(self, rows: Column) -> RangeFacts:
+        """The facts of some ranges."""
+        return RangeFacts(self.name[rows], self.kind[rows], self.domain[rows], self.twin[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPaths:
+    """Look-ups of open paths. After :meth:`intern_all` every path they can answer is known."""
+
+    trie: PathTrie
+    nesting: Nesting
+    facts: RangeFacts
+    """Per position of ``nesting``."""
+    own: Column
+    """int32 path on its own thread, per position of ``nesting``."""
+    process: Column
+    """int32 process of each thread."""
+    initiating: Column
+    """int32 initiating thread of each process, -1."""
+    autograd: Column
+    """bool per thread."""
+    captured: OpenPaths | None = None
+    """The same for ranges that a sidecar noted inside CUDA graph captures."""
+
+    def on_thread(self, thread: Column, time: Column) -> Column:
+        """``path(T, t)``: int32 path per instant, -1 where nothing is open on that thread.
+
+        Millions of instants are looked up in batches, which bounds the arrays alive at once.
+        """
+        if len(time) <= _BATCH:
+            return self._on_thread(thread, time)
+        batches = (slice(at, at + _BATCH) for at in range(0, len(time), _BATCH))
+        return np.concatenate([self._on_thread(thread[rows], time[rows]) for rows in batches])
+
+    def _on_thread(self, thread: Column, time: Column) -> Column:
+        out = np.full(len(time), NO_PATH, np.int32)
+        asked = np.flatnonzero(thread >= 0)
+        if len(asked) < len(time):
+            thread, time = thread[asked], time[asked]
+        last = self.nesting.last_started(thread, time)
+        crossing = self.nesting.in_crossing(last, time)
+        plain = slice(None) if not crossing.any() else np.flatnonzero(~crossing)
+        at = self.nesting.innermost(last[plain], time[plain])
+        found = at >= 0
+        out[asked[plain][found]] = self.own[at[found]]
+        hard = np.flatnonzero(crossing)
+        if len(hard):
+            query, position = self.nesting.open_chains(last[hard], time[hard])
+            out[asked[hard]] = self.chain_paths(query, position, len(hard))
+        return out
+
+    def at(self, thread: Column, time: Column) -> Column:
+        """Rules 1 and 2: an autograd thread's path follows what its initiating thread has open."""
+        return self.with_initiator(thread, time, self.on_thread(thread, time))
+
+    def with_initiator(self, thread: Column, time: Column, own: Column) -> Column:
+        """Rule 2, given rule 1's answer: put the initiating thread's path before autograd's."""
+        path = own.copy()
+        backward = np.flatnonzero((thread >= 0) & self.autograd[thread])
+        if len(backward):
+            head = self.on_thread(self.initiator(thread[backward]), time[backward])
+            path[backward] = self.trie.compose(head, path[backward])
+        return path
+
+    def intern_all(self) -> None:
+        """Intern the path open on every thread at every instant.
+
+        A range's own path is known already. What is open changes only where a range begins or ends:
+        new paths are where ranges that crossed end, and on an autograd thread where one of its
+        ranges ends or one of its initiating thread's begins or ends.
+        """
+        nesting = self.nesting
+        thread = np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first))
+        crossed = np.flatnonzero(nesting.crossing)
+        self.on_thread(thread[crossed], nesting.end[crossed])
+        for one in np.flatnonzero(self.autograd & (np.diff(nesting.first) > 0)).tolist():
+            time = self._changes(one)
+            own = self.on_thread(np.full(len(time), one), time)
+            known = np.flatnonzero(own >= 0)
+            self.with_initiator(np.full(len(known), one), time[known], own[known])
+
+    def _changes(self, thread: int) -> Column:
+        """Sorted instants at which the path of an autograd thread may change to a new one."""
+        nesting = self.nesting
+        mine = slice(*nesting.first[thread : thread + 2])
+        begin, end = int(nesting.start[mine.start]), int(nesting.end[mine].max())
+        leader = int(self.initiating[self.process[thread]])
+        theirs = slice(*nesting.first[leader : leader + 2]) if leader >= 0 else slice(0)
+        time = np.concatenate((nesting.end[mine], nesting.start[theirs], nesting.end[theirs]))
+        return np.unique(time[(time >= begin) & (time < end)])
+
+    def initiator(self, thread: Column) -> Column:
+        """Initiating thread of each thread's process, -1."""
+        return self.initiating[self.process[thread]]
+
+    def opened_after(self, thread: Column, time: Column, since: Column) -> Column:
+        """Path of the ranges open at ``time`` (rules 1, 2) that started after ``since``; -1."""
+        path = self._opened_after(thread, time, since)
+        backward = np.flatnonzero((thread >= 0) & self.autograd[thread])
+        if len(backward):
+            head = self._opened_after(
+                self.initiator(thread[backward]), time[backward], since[backward]
+            )
+            path[backward] = self.trie.compose(head, path[backward])
+        return path
+
+    def _opened_after(self, thread: Column, time: Column, since: Column) -> Column:
+        out = np.full(len(time), NO_PATH, np.int32)
+        asked = np.flatnonzero(thread >= 0)
+        last = self.nesting.last_started(thread[asked], time[asked])
+        query, position = self.nesting.open_chains(last, time[asked])
+        keep = self.nesting.start[position] > since[asked[query]]
+        out[asked] = self.chain_paths(query[keep], position[keep], len(asked))
+        return out
+
+    def chain_paths(self, query: Column, position: Column, queries: int) -> Column:
+        """Intern chains of open ranges (sorted by query, outermost first) as paths."""
+        out = np.full(queries, NO_PATH, np.int32)
+        facts = self.facts.take(position)
+        heads = runs(query)
+        level = np.arange(len(query)) - np.repeat(heads, np.diff(np.append(heads, len(query))))
+        folds = np.zeros(len(query), bool)
+        folds[1:] = facts.twin[1:] & (facts.name[1:] == facts.name[:-1]) & (level[1:] > 0)
+        order = np.argsort(level, kind="stable")
+        bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2))
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+            here = order[low:high]
+            here = here[~folds[here]]
+            of = query[here]
+            out[of] = self.trie.intern(
+                out[of], facts.name[here], facts.kind[here], facts.domain[here]
+            )
+        return out
+
+
+def own_paths(trie: PathTrie, nesting: Nesting, facts: RangeFacts) -> tuple[Column, Column]:
+    """Path of every nesting position outside crossings, and which positions fold (level by level).
+
+    Returns (int32 path, bool folded); positions among crossings are left at ``NO_PATH``.
+    """
+    own = np.full(len(nesting.row), NO_PATH, np.int32)
+    parent = nesting.parent
+    child = parent != NO_ROW
+    folded = np.zeros(len(own), bool)
+    folded[child] = facts.twin[child] & (facts.name[child] == facts.name[parent[child]])
+    plain = np.flatnonzero(~nesting.crossing)
+    order = plain[np.argsort(nesting.depth[plain], kind="stable")]
+    depth = nesting.depth[order]
+    bounds = np.searchsorted(depth, np.arange(int(depth.max(initial=-1)) + 2))
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        here = order[low:high]
+        above = np.where(parent[here] >= 0, own[parent[here]], NO_PATH)
+        fold = folded[here]
+        own[here[fold]] = above[fold]
+        new = here[~fold]
+        own[new] = trie.intern(above[~fold], facts.name[new], facts.kind[new], facts.domain[new])
+    return own, folded
+
+
+def captured_ranges(trace: Trace) -> CaptureRanges:
+    """The ranges of all captures that could be brought onto the trace's clock."""
+    captures = trace.sidecar.captures
+    placed = (captures.end > captures.start) & (captures.start != -1)
+    return captures if placed.all() else captures.take(placed)
+
+
+def with_captures(
+    trace: Trace, look_up: OpenPaths, captures: CaptureRanges, text: Column, names: CleanNames
+) -> OpenPaths:
+    """A look-up that also knows the paths open inside captures; ``text`` is each one's name."""
+    if not len(captures):
+        return look_up
+    code = names.code[text]
+    none = np.full(len(captures), NO_NAME)
+    ranges = Ranges(
+        process=captures.process,
+        thread=captures.thread,
+        start=captures.start,
+        end=captures.end,
+        name=captures.name,
+        domain=none,
+        category=none,
+        source=np.full(len(captures), RangeSource.NVTX),
+    )
+    numbered = names.operator_id[text] >= 0
+    kind = range_kinds(trace, ranges, code, names.names, numbered)
+    kind[np.isin(captures.category, _rows_of(trace, captures.category, "module"))] = Kind.MODULE
+    nesting = nest(captures.thread, captures.start, captures.end, len(trace.threads))
+    facts = RangeFacts(code, kind, ranges.domain, numbered).take(nesting.row)
+    own, _ = own_paths(look_up.trie, nesting, facts)
+    captured = dataclasses.replace(look_up, nesting=nesting, facts=facts, own=own)
+    return dataclasses.replace(look_up, captured=captured)
+
+
+def _rows_of(trace: Trace, column: Column, text: str) -> list[int]:
+    """The rows among a column's strings that say ``text``."""
+    used = np.unique(column[column >= 0])
+    return [int(row) for row, one in zip(used, trace.texts(used), strict=True) if one == text]

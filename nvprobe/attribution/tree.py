@@ -8,17 +8,63 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.attribution.captures import captured_ranges, with_captures
-from nvprobe.attribution.kinds import automatic_phases, range_kinds
+from nvprobe.attribution.intervals import union_length
+from nvprobe.attribution.kinds import autograd_names, automatic_phases, range_kinds
 from nvprobe.attribution.model import Kind, RangeTree
 from nvprobe.attribution.names import CleanNames, clean_names
 from nvprobe.attribution.nesting import Nesting, nest, row_type
-from nvprobe.attribution.openpaths import OpenPaths, RangeFacts, own_paths
-from nvprobe.attribution.paths import NO_PATH, PathTrie
-from nvprobe.attribution.threads import autograd_threads, initiating_threads
+from nvprobe.attribution.paths import (
+    NO_PATH,
+    OpenPaths,
+    PathTrie,
+    RangeFacts,
+    captured_ranges,
+    own_paths,
+    with_captures,
+)
 from nvprobe.trace import NO_ROW, OPEN, Column, Ranges, Trace
 
-__all__ = ["EXHAUSTED", "range_tree"]
+__all__ = ["EXHAUSTED", "autograd_threads", "initiating_threads", "range_tree"]
+
+
+def initiating_threads(trace: Trace, ranges: Ranges, end: Column) -> Column:
+    """The initiating thread of each process: int32 thread row, -1 for a process without ranges.
+
+    It is the main thread (tid = pid) if that has ranges, else the
+    thread with the largest union of ranges (ties: lowest tid).
+    """
+    threads, processes = trace.threads, trace.processes
+    out = np.full(len(processes), NO_ROW, np.int32)
+    has_ranges = np.zeros(len(threads), bool)
+    has_ranges[ranges.thread] = True
+    candidates = np.flatnonzero(has_ranges)
+    if not len(candidates):
+        return out
+    length = union_length(ranges.thread, ranges.start, end, len(threads))
+    is_main = threads.tid == processes.pid[threads.process]
+    order = np.lexsort(
+        (
+            -threads.tid[candidates],
+            length[candidates],
+            is_main[candidates],
+        )
+    )
+    best_last = candidates[order]  # the last assignment to a process stays
+    out[threads.process[best_last]] = best_last
+    return out
+
+
+def autograd_threads(
+    trace: Trace, ranges: Ranges, code: Column, names: pa.StringArray, initiating: Column
+) -> Column:
+    """Bool per thread: named ``pt_autograd_*`` or running ranges only autograd runs."""
+    out = np.zeros(len(trace.threads), bool)
+    for row, text in enumerate(trace.texts(trace.threads.name)):
+        out[row] = text is not None and text.startswith("pt_autograd_")
+    out[ranges.thread[autograd_names(names)[code]]] = True
+    out[initiating[initiating >= 0]] = False
+    return out
+
 
 EXHAUSTED = "data exhausted"
 """Name of the wait that found no batch, as `nvprobe.instrumentation.steps` writes it."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from nvprobe.analysis.missing import not_computed
+from nvprobe.analysis.completeness import not_computed
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, is_, ns, pair, rows
 from nvprobe.trace import Column, Trace

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from nvprobe.analysis.memory import Holders
 from nvprobe.analysis.memory import Memory as MemoryUse
 from nvprobe.analysis.result import Analysis
-from nvprobe.analysis.snapshot import Holders
 from nvprobe.readers.memory_snapshot import MemorySnapshot
 from nvprobe.report.schema import Row, is_, ns, path_texts, rows, size
 from nvprobe.trace import Column

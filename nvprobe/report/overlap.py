@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from nvprobe.analysis.overlap.combinations import Combinations, combination_name
+from nvprobe.analysis.overlap.combinations import Combinations, Pairs, combination_name
 from nvprobe.analysis.overlap.communication import collective_names
-from nvprobe.analysis.overlap.concurrency import Pairs
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.report.schema import Row, is_, ns, pair, path_texts, rows, size

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.analysis.waiting.charges import by
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.gaps import by
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.model import Method
 from nvprobe.report.schema import Row, is_, ns, path_texts, rows

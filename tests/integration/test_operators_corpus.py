@@ -9,7 +9,7 @@ import pytest
 
 from nvprobe.analysis.operators import operator_table, operators_of_ops
 from nvprobe.analysis.shapes import range_shapes
-from nvprobe.analysis.waiting.sources import op_lines
+from nvprobe.analysis.waiting.code_lines import op_lines
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.trace import RangeSource

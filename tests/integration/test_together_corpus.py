@@ -13,7 +13,7 @@ import pytest
 import nvprobe
 from nvprobe.analysis import analyze
 from nvprobe.analysis.operators import operators_of_ops
-from nvprobe.analysis.waiting.sources import op_lines
+from nvprobe.analysis.waiting.code_lines import op_lines
 from nvprobe.attribution import attribute, ledger
 from nvprobe.errors import InputError, UsageError
 from nvprobe.merging.clock import clock_offset

@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analysis.devices import device_use
-from nvprobe.analysis.overlap.streams import streams
-from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.steps import steps
+from nvprobe.analysis.timelines import device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import synchronising_calls
-from nvprobe.analysis.waiting.gaps import device_gaps
-from nvprobe.analysis.waiting.hostwork import Cause, host_work
+from nvprobe.analysis.waiting.gaps import device_gaps, device_use
+from nvprobe.analysis.waiting.host_causes import Cause, host_work
 from nvprobe.analysis.waiting.idle import idle_charges
-from nvprobe.analysis.waiting.order import device_busy, device_order
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import Attribution, attribute
 from nvprobe.readers import load

@@ -9,7 +9,7 @@ import numpy as np
 
 from nvprobe.analysis.allocator import same_process
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.places import named
+from nvprobe.analysis.findings.sources import named
 from nvprobe.attribution.intervals import union_length
 
 __all__ = ["memory_growth", "memory_limit", "profiler_cost"]

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.places import common_path, named
+from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.graph_calls import compiling
 from nvprobe.analysis.grouping import push_up
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding, Value
-from nvprobe.analysis.findings.places import common_path
+from nvprobe.analysis.findings.sources import common_path
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.kernels.counters import METRICS, Bound

@@ -1,7 +1,7 @@
 """Findings about an idle GPU whose host is awake: it launches too slowly, or does something else.
 
 A gap that takes the host milliseconds is no launch, whatever stands around it: such pauses are
-told apart (:data:`nvprobe.analysis.waiting.charges.LONG_NS`), and what they take is not promised to
+told apart (:data:`nvprobe.analysis.waiting.gaps.LONG_NS`), and what they take is not promised to
 who makes launching cheaper. The low end for launches is a quarter of the idle time: under a
 profiler launching is slower than alone.
 """
@@ -14,11 +14,10 @@ import numpy as np
 
 from nvprobe.analysis.code_places import LINE
 from nvprobe.analysis.findings.model import Evidence, Finding, Value
-from nvprobe.analysis.findings.places import common_path, main_operator, named
-from nvprobe.analysis.findings.sources import sampled_lines
+from nvprobe.analysis.findings.sources import common_path, main_operator, named, sampled_lines
 from nvprobe.analysis.grouping import push_up
-from nvprobe.analysis.summary import duration
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.verdict import duration
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column, OpKind
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding
-from nvprobe.analysis.findings.places import common_path, named, program_paths
+from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.grouping import levels, sums
 from nvprobe.analysis.kernels.classes import Family, Precision
-from nvprobe.analysis.kernels.peaks import peak_flops, tensor_core_gain
+from nvprobe.analysis.kernels.work import peak_flops, tensor_core_gain
 from nvprobe.trace import Column
 
 __all__ = [

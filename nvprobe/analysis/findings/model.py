@@ -1,5 +1,14 @@
 """A finding, and the evidence that rules look at.
 
+Kernels in the order of their stream, as text: patterns of kernels are regular expressions.
+
+One letter a kernel:
+
+``G`` GEMM or GEMV, ``S`` softmax, ``E`` elementwise, ``N`` norm, ``R`` reduction, ``L`` layout,
+``.`` anything else. A line break stands between streams and between steps; no pattern crosses one.
+
+A finding, and the evidence that rules look at.
+
 ``saves_ns`` is how much shorter the captured window would be, ``(low, high)``: the high end is what
 the evidence allows at most, the low end what remains under pessimistic assumptions, which each
 rule states. A window holds several steps; divide by them for a step.
@@ -7,6 +16,7 @@ rule states. A window holds several steps; divide by them for a step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +25,7 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analysis.allocator import AllocatorUse
-from nvprobe.analysis.findings.sequences import KernelText, kernel_text
-from nvprobe.analysis.kernels.classes import Activity, OpClasses
+from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses
 from nvprobe.analysis.kernels.counters import CounterUse
 from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import LaunchFit
@@ -24,14 +33,59 @@ from nvprobe.analysis.kernels.work import WorkItems
 from nvprobe.analysis.memory import Memory
 from nvprobe.analysis.model import DeviceUse, Steps
 from nvprobe.analysis.steps import step_at
-from nvprobe.analysis.waiting.hostwork import Cause
-from nvprobe.analysis.waiting.order import left_out
+from nvprobe.analysis.timelines import left_out
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
-from nvprobe.attribution.intervals import union_length
+from nvprobe.attribution.intervals import runs, sorted_by, union_length
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, OpKind, Ops, Trace
 
-__all__ = ["HARDLY", "Evidence", "Finding", "Severity", "Value"]
+__all__ = ["Evidence", "Finding", "HARDLY", "KernelText", "Severity", "Value", "kernel_text"]
+
+_LETTERS = {
+    Family.GEMM: "G", Family.GEMV: "G", Family.SOFTMAX: "S", Family.ELEMENTWISE: "E",
+    Family.NORM: "N", Family.REDUCTION: "R", Family.LAYOUT: "L",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """Kernels of every stream, one letter each."""
+
+    text: bytes
+    op: Column
+    """int64 op row per letter, -1 at a break."""
+
+    def spans(self, pattern: str) -> tuple[Column, Column]:
+        """(first letter, last letter + 1) of every match, left to right, none in two."""
+        found = [match.span() for match in re.finditer(pattern.encode(), self.text)]
+        low, high = np.array(found, np.int64).reshape(len(found), 2).T
+        return low, high
+
+    def ops_in(self, low: Column, high: Column) -> Column:
+        """The op rows of disjoint spans, one after the other."""
+        edges = np.zeros(len(self.op) + 1, np.int8)
+        edges[low] += 1
+        edges[high] -= 1
+        return self.op[np.cumsum(edges[:-1]) > 0]
+
+
+def kernel_text(
+    ops: Ops, kernels: Column, stream: Column, step: Column, family: Column
+) -> KernelText:
+    """Order ``kernels`` (op rows) by stream, then time; the other columns have a row per op.
+
+    Copies and sets between kernels are left out: they do not break a chain.
+    """
+    rows = kernels[sorted_by(stream[kernels], ops.start[kernels])]
+    place = stream[rows] * (int(step.max(initial=-1)) + 2) + step[rows] + 1
+    letters = np.full(len(Family), ord("."), np.uint8)
+    for one, letter in _LETTERS.items():
+        letters[one] = ord(letter)
+    breaks = runs(place)[1:]
+    text = np.insert(letters[family[rows]], breaks, ord("\n"))
+    return KernelText(text.tobytes(), np.insert(rows, breaks, -1))
+
 
 HARDLY = 0.1
 """A GPU that is less busy than this gains nothing from faster kernels."""

@@ -1,4 +1,6 @@
-"""Lines of the program for findings, from the best that the capture tells.
+"""Where a finding is: its path, and the lines of the program that cause it.
+
+Lines of the program for findings, from the best that the capture tells.
 
 In this order: the rule's own (a synchronisation's mark, a graph break's line); calls that are the
 cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;
@@ -17,11 +19,71 @@ import pyarrow as pa
 
 from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.grouping import sums
-from nvprobe.analysis.waiting.lines import CodeLines, call_lines, code_lines
-from nvprobe.trace import Calls, Column
+from nvprobe.analysis.grouping import levels, push_up, sums
+from nvprobe.analysis.verdict import short_path
+from nvprobe.analysis.waiting.code_lines import CodeLines, call_lines, code_lines
+from nvprobe.attribution.model import Kind, PathTable
+from nvprobe.trace import NO_ROW, Calls, Column
 
-__all__ = ["sampled_lines", "with_sources"]
+__all__ = [
+    "common_path",
+    "main_operator",
+    "named",
+    "program_paths",
+    "sampled_lines",
+    "with_sources",
+]
+
+_PATH_SHARE = 0.6
+"""A path is the place if this much of the time lies in it."""
+_LOWER = (Kind.OPERATOR, Kind.LIBRARY, Kind.COLLECTIVE)
+"""What torch and its libraries call their own parts."""
+
+
+def program_paths(paths: PathTable) -> Column:
+    """Per path: itself or its nearest ancestor that a person wrote, -1 for none.
+
+    A person knows ``step/forward``, not ``…/aten::linear/aten::addmm``; what a collective opens
+    inside itself is the library's too.
+    """
+    lower = np.isin(paths.kind, _LOWER)
+    inside = paths.kind == Kind.COLLECTIVE
+    out = np.where(lower, NO_ROW, np.arange(len(lower))).astype(np.int64)
+    for rows in levels(paths)[1:]:
+        parent = paths.parent[rows]
+        inside[rows] |= inside[parent]
+        rise = lower[rows] | inside[rows]
+        out[rows[rise]] = out[parent[rise]]
+    return out
+
+
+def common_path(paths: PathTable, ns: Column) -> int:
+    """The deepest program path with most of ``ns`` (one entry a path, a last one for none)."""
+    total = int(ns.sum())
+    if not total or not len(paths.parent):
+        return NO_ROW
+    inclusive = push_up(paths, ns[: len(paths.parent)])
+    program = program_paths(paths) == np.arange(len(paths.parent))
+    large = np.flatnonzero((inclusive >= _PATH_SHARE * total) & program)
+    if not len(large):
+        return NO_ROW
+    return int(large[np.lexsort((inclusive[large], paths.depth[large]))[-1]])
+
+
+def main_operator(paths: PathTable, ns: Column) -> str | None:
+    """The outermost operator (``aten::randn``) with most of ``ns``, where there are operators."""
+    inclusive = push_up(paths, ns[: len(paths.parent)])
+    large = np.flatnonzero((inclusive >= _PATH_SHARE * ns.sum()) & (paths.kind == Kind.OPERATOR))
+    if not len(large) or not ns.any():
+        return None
+    outermost = large[np.argmin(paths.depth[large])]
+    return str(paths.names[int(paths.name[outermost])])
+
+
+def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
+    """A path's text for a title, shortened where it is long."""
+    return otherwise if path < 0 else short_path(paths.text(path))
+
 
 _SHARE = 0.2
 """A line is named if this much of the finding's GPU time was called for in it."""

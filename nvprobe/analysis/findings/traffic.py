@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.places import common_path, named
+from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.attribution.intervals import union_length

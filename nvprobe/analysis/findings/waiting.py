@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.places import common_path, named, program_paths
+from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.grouping import sums
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Column, OpKind
 from nvprobe.trace.cuda_calls import DEVICE_MEMORY, CallRole, calls_with

@@ -1,7 +1,19 @@
-"""Communication that nothing hides: per path, per collective.
+"""Exposed communication, per path and per collective, and the messages that NCCL records.
+
+Communication that nothing hides: per path, per collective.
 
 *Exposed* is communication with no compute running beside it on its device; a copy beside it hides
 nothing. Definition: docs/attribution.md, "Overlap". Oracle: tests/oracle_overlap.py.
+
+Which message each NCCL kernel carries, by what NCCL attached to its own ranges.
+
+NCCL attaches size, communicator, reduction and peer to the range of every call. A kernel that is
+launched inside such a range carries that message. In a group (``ncclGroupStart`` to
+``ncclGroupEnd``) the calls only queue; the kernels are launched when the group ends, and carry
+together what was queued in it. So a group's messages belong to its kernel where it launched one;
+where it launched several it is not told which carries what, and none is given to any.
+
+The oracle is in tests/unit/analysis/test_messages.py.
 """
 
 from __future__ import annotations
@@ -12,18 +24,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analysis.coverage import Coverage
 from nvprobe.analysis.grouping import counts, distinct, sums
 from nvprobe.analysis.overlap.combinations import Intervals, Work, inclusive_unions
-from nvprobe.analysis.overlap.messages import Messages, carried_messages
-from nvprobe.attribution.intervals import runs
+from nvprobe.attribution.intervals import Coverage, runs
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import Column, Table, Trace, column
+from nvprobe.trace import (
+    NO_NAME,
+    NO_PAYLOAD,
+    NO_ROW,
+    Column,
+    Payloads,
+    Ranges,
+    Table,
+    Trace,
+    column,
+)
 
 __all__ = [
     "COLLECTIVES",
     "Carried",
     "Collectives",
+    "Messages",
+    "carried_messages",
     "collective_names",
     "collectives",
     "exposed_by_path",
@@ -132,3 +154,177 @@ def collective_names(trace: Trace, names: Column) -> list[str]:
         hit = pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
         found[hit.astype(bool)] = label
     return list(found)
+
+
+SIZE, COMMUNICATOR = "Message size [bytes]", "NCCL communicator ID"
+REDUCTION, PEER = "Reduction operation", "Peer rank"
+_GROUP = ("ncclGroupStart", "ncclGroupEnd")
+
+
+@dataclass(frozen=True, slots=True)
+class Messages(Table):
+    """Messages of NCCL and the GPU operation that carries each."""
+
+    op: Column = column("i8")
+    bytes: Column = column("i8")
+    communicator: Column = column("i8")
+    """64 bits that name the communicator, ``NO_PAYLOAD`` where it was not attached."""
+    reduction: Column = column("i4")
+    """``Sum`` and so on: row of the trace's strings, ``NO_NAME`` for none."""
+    peer: Column = column("i8")
+    """Rank that a send or receive is exchanged with, -1 for none."""
+
+
+def carried_messages(attribution: Attribution, talks: Column) -> Messages | None:
+    """Every message whose operation is told; ``talks`` are the rows of communicating ops.
+
+    ``None`` where the capture has no payloads of NCCL.
+    """
+    trace = attribution.trace
+    ranges, messages = _messages(trace, trace.payloads)
+    if not len(messages):
+        return None
+    called = talks[attribution.call[talks] != NO_ROW]
+    call = attribution.call[called]
+    launch = (trace.calls.thread[call].astype(np.int64), trace.calls.start[call])
+    sent = (trace.ranges.thread[ranges].astype(np.int64), trace.ranges.start[ranges])
+    end = attribution.tree.end[ranges]
+    op = np.full(len(messages), NO_ROW, np.int64)
+    own = _latest(*sent, *launch)
+    inside = own >= 0
+    inside[inside] = end[own[inside]] > launch[1][inside]
+    op[own[inside]] = called[inside]
+    groups = _Groups.of(trace, trace.ranges, attribution.tree.end)
+    _grouped(groups, op, sent, launch, called, inside)
+    told = Messages(**{**messages.columns(), "op": op})
+    return told.take(op != NO_ROW)
+
+
+def _messages(trace: Trace, payloads: Payloads) -> tuple[Column, Messages]:
+    """(range, message) of every range that carries the size of a message."""
+    used = np.unique(payloads.field)
+    names = dict(zip(trace.texts(used), used.tolist(), strict=True))
+
+    def rows(field: str) -> Column:
+        """Payload values of one field that belong to a range."""
+        found = (payloads.field == names.get(field, NO_NAME)) & (payloads.range != NO_ROW)
+        return np.flatnonzero(found & (payloads.field != NO_NAME))
+
+    sized = rows(SIZE)
+    ranges = payloads.range[sized]
+
+    def beside(field: str, values: Column, otherwise: int) -> Column:
+        """Another value of the same range."""
+        there = rows(field)
+        there = there[np.argsort(payloads.range[there], kind="stable")]
+        known = payloads.range[there]
+        place = np.minimum(np.searchsorted(known, ranges), max(len(known) - 1, 0))
+        if not len(known):
+            return np.full(len(ranges), otherwise)
+        return np.where(known[place] == ranges, values[there][place], otherwise)
+
+    table = Messages(
+        op=np.full(len(sized), NO_ROW),
+        bytes=payloads.integer[sized],
+        communicator=beside(COMMUNICATOR, payloads.integer, NO_PAYLOAD),
+        reduction=beside(REDUCTION, payloads.text, NO_NAME),
+        peer=beside(PEER, payloads.integer, -1),
+    )
+    known = table.bytes >= 0
+    return ranges[known], table.take(known)
+
+
+def _latest(thread: Column, time: Column, of_thread: Column, at: Column) -> Column:
+    """For each asked instant the last of the given ones on its thread at or before it, -1."""
+    given = len(thread)
+    threads, times = np.concatenate((thread, of_thread)), np.concatenate((time, at))
+    asked = np.arange(len(threads)) >= given
+    order = np.lexsort((asked, times, threads))
+    place = np.where(asked[order], -1, np.arange(len(order)))
+    last = np.maximum.accumulate(place) if len(place) else place
+    row = np.where(last >= 0, order[last], -1)
+    row = np.where((row >= 0) & (threads[row] == threads[order]), row, -1)
+    out = np.empty(len(threads), np.int64)
+    out[order] = row
+    return out[given:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups(Table):
+    """Outermost groups: from the start of ``ncclGroupStart`` to the end of ``ncclGroupEnd``."""
+
+    thread: Column = column("i8")
+    start: Column = column("i8")
+    end: Column = column("i8")
+
+    @classmethod
+    def of(cls, trace: Trace, ranges: Ranges, end: Column) -> _Groups:
+        """Every group that begins and ends in the capture; one inside another is part of it."""
+        starts, ends = (_named(trace, ranges, name) for name in _GROUP)
+        thread = np.concatenate((ranges.thread[starts], ranges.thread[ends])).astype(np.int64)
+        time = np.concatenate((ranges.start[starts], end[ends]))
+        change = np.repeat([1, -1], [len(starts), len(ends)])
+        order = np.lexsort((-change, time, thread))
+        parts = [_outermost(time[mine], change[mine]) for mine in _by_thread(thread, order)]
+        nothing = [np.empty(0, np.int64)]
+        on = np.unique(thread)
+        threads = [np.full(len(part[0]), t) for part, t in zip(parts, on, strict=True)]
+        return cls(
+            thread=np.concatenate(nothing + threads),
+            start=np.concatenate(nothing + [part[0] for part in parts]),
+            end=np.concatenate(nothing + [part[1] for part in parts]),
+        )
+
+
+def _by_thread(thread: Column, order: Column) -> list[Column]:
+    """``order`` cut where the thread changes."""
+    return np.split(order, np.flatnonzero(np.diff(thread[order])) + 1) if len(order) else []
+
+
+def _outermost(time: Column, change: Column) -> tuple[Column, Column]:
+    """(start, end) of where the depth of one thread's groups is above zero.
+
+    An end whose start lies before the capture closes nothing.
+    """
+    depth = np.cumsum(change)
+    depth = depth - np.minimum(np.minimum.accumulate(depth), 0)
+    before = np.concatenate(([0], depth[:-1]))
+    opened = np.flatnonzero((before == 0) & (depth == 1))
+    closed = np.flatnonzero((before == 1) & (depth == 0))
+    return time[opened[: len(closed)]], time[closed]
+
+
+def _named(trace: Trace, ranges: Ranges, name: str) -> Column:
+    rows = np.flatnonzero(pc.equal(trace.strings, pa.scalar(name)).to_numpy(zero_copy_only=False))
+    return np.flatnonzero(np.isin(ranges.name, rows)) if len(rows) else np.empty(0, np.int64)
+
+
+def _grouped(
+    groups: _Groups,
+    op: Column,
+    sent: tuple[Column, Column],
+    launch: tuple[Column, Column],
+    called: Column,
+    inside: Column,
+) -> None:
+    """Give the messages of every group to its kernel, where it launched one. In place."""
+    if not len(groups):
+        return
+    of_launch = _open_group(groups, *launch)
+    of_launch[inside] = -1
+    launches = np.bincount(of_launch[of_launch >= 0], minlength=len(groups))
+    carrier = np.full(len(groups), NO_ROW, np.int64)
+    carrier[of_launch[of_launch >= 0]] = called[of_launch >= 0]
+    carrier[launches != 1] = NO_ROW
+    of_message = _open_group(groups, *sent)
+    of_message[op != NO_ROW] = -1
+    queued = of_message >= 0
+    op[queued] = carrier[of_message[queued]]
+
+
+def _open_group(groups: _Groups, thread: Column, time: Column) -> Column:
+    """The group that is open on each thread at each instant, -1 for none."""
+    row = _latest(groups.thread, groups.start, thread, time)
+    known = row >= 0
+    row[known] = np.where(groups.end[row[known]] > time[known], row[known], -1)
+    return row

@@ -12,13 +12,15 @@ from nvprobe.analysis.model import Steps
 from nvprobe.analysis.overlap.combinations import (
     Combinations,
     Crowd,
+    Pairs,
+    alone_time,
     by_device,
     by_path,
     by_step,
+    shared_time,
 )
-from nvprobe.analysis.overlap.concurrency import Pairs, alone_time, shared_time
-from nvprobe.analysis.overlap.streams import Streams
 from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.timelines import Streams
 from nvprobe.attribution.intervals import merged
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column

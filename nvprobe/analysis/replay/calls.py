@@ -8,7 +8,7 @@ import numpy as np
 
 from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.waiting.blocking import SyncCalls
-from nvprobe.analysis.waiting.turns import launching_calls, thread_lanes
+from nvprobe.analysis.waiting.host_time import launching_calls, thread_lanes
 from nvprobe.attribution.intervals import running_max
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Calls, Column, Table, column

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analysis.overlap.streams import Streams
 from nvprobe.analysis.replay.edges import DEPENDENCY_NS, last_before, position
 from nvprobe.analysis.replay.model import NOTHING
+from nvprobe.analysis.timelines import Streams
 from nvprobe.trace import Column, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.coverage import by_group
 from nvprobe.analysis.replay.model import ALL, NEVER, NOTHING, Model
+from nvprobe.attribution.intervals import by_group
 from nvprobe.trace import Column
 
 __all__ = ["Times", "replay", "step_times", "steady_step"]

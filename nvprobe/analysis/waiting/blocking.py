@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from nvprobe.analysis.coverage import Coverage, by_group
-from nvprobe.analysis.overlap.streams import Streams
-from nvprobe.attribution.intervals import running_max, sorted_by
+from nvprobe.analysis.timelines import Streams
+from nvprobe.attribution.intervals import Coverage, by_group, running_max, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles

@@ -1,4 +1,6 @@
-"""Why each device was idle: every nanosecond of every gap charged to one cause and one path.
+"""Why each device was idle: every nanosecond of every gap assigned to one cause, path and line.
+
+Why each device was idle: every nanosecond of every gap charged to one cause and one path.
 
 A gap ends with an op K, whose call some thread T made. Up to the end of that call the gap is the
 host's and T's doing at each instant is its cause; after it the op was queued. Gaps are cut into
@@ -7,6 +9,10 @@ step begins or ends, the call ends, the delay of a synchronising call is used up
 piece has one path; its ns by cause then are differences of covered lengths (``hostwork``).
 
 Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
+
+Idle time by line, where Python samples tell the line.
+
+How it is shared out, and what that is worth: :mod:`nvprobe.analysis.waiting.code_lines`.
 """
 
 from __future__ import annotations
@@ -15,23 +21,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
+from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import Steps
-from nvprobe.analysis.overlap.streams import Streams
 from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.timelines import Streams
 from nvprobe.analysis.waiting.blocking import SyncCalls
-from nvprobe.analysis.waiting.charges import LONG_NS, IdleCharges, charged, joined
-from nvprobe.analysis.waiting.gaps import Gaps
-from nvprobe.analysis.waiting.hostwork import Cause, HostWork
-from nvprobe.analysis.waiting.lanes import Lanes, expand, firsts
-from nvprobe.analysis.waiting.lines import CodeLines
-from nvprobe.analysis.waiting.pieces import Pieces, borders, borders_of_ranges, cut, ends
-from nvprobe.analysis.waiting.sampled import LineSamples
-from nvprobe.attribution.intervals import runs
+from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, SampledTime, shared_out
+from nvprobe.analysis.waiting.gaps import (
+    LONG_NS,
+    Gaps,
+    IdleCharges,
+    Pieces,
+    borders,
+    borders_of_ranges,
+    by,
+    charged,
+    cut,
+    ends,
+    joined,
+)
+from nvprobe.analysis.waiting.host_causes import Cause, HostWork
+from nvprobe.attribution.intervals import Lanes, expand, firsts, runs
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["idle_charges", "idle_instants", "long_gaps"]
+__all__ = [
+    "LineIdle",
+    "SAMPLED_CAUSES",
+    "SampledIdle",
+    "idle_charges",
+    "idle_instants",
+    "long_gaps",
+    "sampled_idle",
+]
 
 _BATCH = 1 << 18
 """Pieces charged together: it bounds the arrays alive at once."""
@@ -238,3 +262,69 @@ def _places(
         attribution.open.at(thread, pieces.start),
         line,
     )
+
+
+SAMPLED_CAUSES = (Cause.LAUNCH_CALL, Cause.HOST)
+"""Causes that a line can be blamed for; the others have names of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineIdle:
+    """Idle time charged to one line."""
+
+    line: str | None
+    cause: Cause
+    ns: int
+    samples: int | None = None
+    """Samples that told the line; ``None`` where it is exact or unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledIdle:
+    """Idle time of the host by path, cause and line."""
+
+    path: Column
+    cause: Column
+    """Path and cause of each group of ``time``."""
+    time: SampledTime
+    labels: pa.StringArray
+
+    @property
+    def samples(self) -> int:
+        """Samples that fell into idle time."""
+        return int(self.time.samples.sum())
+
+    def by_line(self) -> list[LineIdle]:
+        """Summed over paths, most time first."""
+        cause = self.cause[self.time.group].astype(np.int64)
+        keys, code = distinct(self.time.line.astype(np.int64) + 1 << 8 | cause)
+        ns, seen = (sums(code, v, len(keys)) for v in (self.time.ns, self.time.samples))
+        labels = [*self.labels.to_pylist(), None]
+        order = np.argsort(-ns, kind="stable")
+        rows = zip(*(c[order].tolist() for c in (keys, ns, seen)), strict=True)
+        return [
+            LineIdle(labels[(key >> 8) - 1], Cause(key & 0xFF), time, count or None)
+            for key, time, count in rows
+            if time or count
+        ]
+
+
+def sampled_idle(
+    attribution: Attribution,
+    gaps: Gaps,
+    waits: SyncCalls,
+    work: HostWork,
+    idle: IdleCharges,
+    samples: LineSamples,
+) -> tuple[SampledIdle, tuple[Column, Column]]:
+    """Idle time divided among lines; also (path, line) of the samples in ``host`` idle time."""
+    sample, path, cause = idle_instants(attribution, gaps, waits, work, samples)
+    own_path, own_cause, ns = by(idle.take(np.isin(idle.cause, SAMPLED_CAUSES)), "path", "cause")
+    group_of = np.full((int(path.max(initial=int(own_path.max(initial=-1)))) + 2, len(Cause)), -1)
+    group_of[own_path, own_cause] = np.arange(len(ns))  # path -1 is the spare last one
+    group = group_of[path, cause]
+    known = group != NO_ROW
+    time = shared_out(ns, group[known], samples.line[sample[known]])
+    worked = cause == Cause.HOST
+    seen = path[worked], samples.line[sample[worked]]
+    return SampledIdle(own_path, own_cause, time, samples.labels), seen

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.coverage import Coverage
 from nvprobe.analysis.kernels.classes import classify_ops
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.overlap.combinations import (
@@ -23,25 +22,23 @@ from nvprobe.analysis.overlap.communication import (
     collectives,
     exposed_coverage,
 )
-from nvprobe.analysis.overlap.streams import Streams, streams
 from nvprobe.analysis.overlap.summary import Overlap, overlap
+from nvprobe.analysis.timelines import DeviceOrder, Streams, device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
-from nvprobe.analysis.waiting.charges import IdleCharges, by
-from nvprobe.analysis.waiting.gaps import Gaps, device_gaps
-from nvprobe.analysis.waiting.host import HostTime, host_time, sampled_host_time
-from nvprobe.analysis.waiting.hostwork import Cause, HostWork, Stretches, host_work
-from nvprobe.analysis.waiting.idle import idle_charges, long_gaps
-from nvprobe.analysis.waiting.idle_lines import (
+from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, line_samples, lines_behind
+from nvprobe.analysis.waiting.gaps import Gaps, IdleCharges, by, device_gaps
+from nvprobe.analysis.waiting.host_causes import Cause, HostWork, Stretches, host_work
+from nvprobe.analysis.waiting.host_time import HostTime, host_time, sampled_host_time
+from nvprobe.analysis.waiting.idle import (
     SAMPLED_CAUSES,
     LineIdle,
     SampledIdle,
+    idle_charges,
+    long_gaps,
     sampled_idle,
 )
-from nvprobe.analysis.waiting.lines import CodeLines, lines_behind
-from nvprobe.analysis.waiting.order import DeviceOrder, device_busy, device_order
-from nvprobe.analysis.waiting.sampled import LineSamples, line_samples
-from nvprobe.analysis.waiting.sync_operators import PathOperators, path_operators
-from nvprobe.analysis.waiting.syncs import Syncs, sync_sites
+from nvprobe.analysis.waiting.syncs import PathOperators, Syncs, path_operators, sync_sites
+from nvprobe.attribution.intervals import Coverage
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
 from nvprobe.trace.cuda_calls import call_roles

@@ -7,7 +7,7 @@ import re
 from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
-from nvprobe.analysis.summary import duration, short_path
+from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.readers.input_errors import printable
 
 __all__ = ["kernel_name", "left_cut", "percent", "path_cut", "plain", "size", "time"]

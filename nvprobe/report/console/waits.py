@@ -8,9 +8,9 @@ from rich.text import Text
 
 from nvprobe.analysis.overlap.combinations import combination_name
 from nvprobe.analysis.result import Analysis
-from nvprobe.analysis.waiting.charges import by
-from nvprobe.analysis.waiting.host import by_label
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.gaps import by
+from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_time import by_label
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import left_cut, path_cut, percent, plain, time

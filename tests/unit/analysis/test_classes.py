@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from nvprobe.analysis.kernels.class_rules import FAMILIES, PRECISIONS
 from nvprobe.analysis.kernels.classes import (
+    FAMILIES,
+    PRECISIONS,
     UNKNOWN,
     Activity,
     Family,

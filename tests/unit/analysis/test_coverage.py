@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvprobe.analysis.coverage import Coverage
-from nvprobe.analysis.waiting.lanes import Lanes, expand
+from nvprobe.attribution.intervals import Coverage, Lanes, expand
 
 END = 30
 interval = st.tuples(st.integers(0, 2), st.integers(0, END), st.integers(0, END))

@@ -12,7 +12,7 @@ import pytest
 from nvprobe.analysis import Analysis
 from nvprobe.analysis.findings import NOTABLE
 from nvprobe.analysis.memory import DeviceMemory
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.trace import Marks, MemoryEvents, Overheads
 from nvprobe.trace.sidecar import (
     CaptureRanges,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nvprobe.analysis.waiting.lines import NO_LINE, frame_labels
+from nvprobe.analysis.waiting.code_lines import NO_LINE, frame_labels
 from tests.unit.analysis.scenes import CUSTOM, Scene
 
 HASH = "y4mou5tert5rjeyuphggeivnxzuyszgrilm7sxlfl2koq7wa2a5"

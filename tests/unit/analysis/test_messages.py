@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nvprobe.analysis import analyze
-from nvprobe.analysis.overlap.messages import carried_messages
+from nvprobe.analysis.overlap.communication import carried_messages
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.report.document import to_dict

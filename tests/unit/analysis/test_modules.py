@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.analysis import analyze
-from nvprobe.analysis.waiting.sources import op_lines
+from nvprobe.analysis.waiting.code_lines import op_lines
 from nvprobe.attribution import attribute
 from nvprobe.merging.load import load
 from nvprobe.report.document import to_dict

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from nvprobe.analysis.model import UNKNOWN
-from nvprobe.analysis.ranges import path_quantities, walk_order
+from nvprobe.analysis.path_quantities import path_quantities, walk_order
 from nvprobe.attribution import attribute
 from tests.analysis_oracle import AnalysisOracle
 from tests.random_traces import traces

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from nvprobe.analysis import analyze
 from nvprobe.analysis.steps import steps
-from nvprobe.analysis.waiting.hostwork import Cause
-from nvprobe.analysis.waiting.idle_lines import SAMPLED_CAUSES
-from nvprobe.analysis.waiting.lines import lines_behind
-from nvprobe.analysis.waiting.sampled import shared_out
+from nvprobe.analysis.waiting.code_lines import lines_behind, shared_out
+from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.idle import SAMPLED_CAUSES
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.readers import load

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvprobe.analysis import analyze
-from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.selection import Selection, select
 from nvprobe.attribution import attribute
 from nvprobe.attribution.ledger import ledger

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvprobe.analysis.snapshot import snapshot_peaks
+from nvprobe.analysis.memory import snapshot_peaks
 from nvprobe.errors import InputError
 from nvprobe.readers.memory_snapshot import MemorySnapshot, load_memory_snapshot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvprobe.analysis.summary import short_path
+from nvprobe.analysis.verdict import short_path
 
 SHORTENED = {
     "step/forward": "step/forward",

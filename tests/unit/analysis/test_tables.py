@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 
-from nvprobe.analysis.devices import device_use
+from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
-from nvprobe.analysis.records import lost_launches
-from nvprobe.analysis.spans import span_rows
-from nvprobe.analysis.steps import steps
+from nvprobe.analysis.steps import span_rows, steps
+from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution import attribute
 from nvprobe.trace import Spans
 from tests.analysis_oracle import AnalysisOracle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nvprobe.analysis.waiting.rules import RangeRole, range_roles
+from nvprobe.attribution.kinds import RangeRole, range_roles
 
 RANGES = {
     RangeRole.INPUT: [

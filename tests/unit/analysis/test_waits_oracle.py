@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from nvprobe.analysis.steps import steps
-from nvprobe.analysis.waiting import host, idle
-from nvprobe.analysis.waiting.hostwork import Cause
+from nvprobe.analysis.waiting import host_time, idle
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import waits
 from nvprobe.attribution import attribute
 from nvprobe.trace import Trace
@@ -83,5 +83,5 @@ def test_crossing_ranges(trace: Trace) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(wait_traces(crossing=False))
 def test_a_few_pieces_at_a_time(trace: Trace) -> None:
-    with patch.object(idle, "_BATCH", 3), patch.object(host, "_BATCH", 3):
+    with patch.object(idle, "_BATCH", 3), patch.object(host_time, "_BATCH", 3):
         agree(trace)

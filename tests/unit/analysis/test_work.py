@@ -15,8 +15,7 @@ import pytest
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.analysis.kernels.classes import Precision
 from nvprobe.analysis.kernels.flops import FORMULAS, Inputs
-from nvprobe.analysis.kernels.peaks import peak_flops, tensor_core_gain
-from nvprobe.analysis.kernels.work import _computed
+from nvprobe.analysis.kernels.work import _computed, peak_flops, tensor_core_gain
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.report.document import to_json

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nvprobe.analysis import analyze
-from nvprobe.analysis.waiting.lines import call_lines
+from nvprobe.analysis.waiting.code_lines import call_lines
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
 from nvprobe.trace import Trace

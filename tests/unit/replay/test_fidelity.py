@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvprobe.analysis.records import lost_launches
+from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.replay.build import Captured, build
 from nvprobe.analysis.replay.gate import CLOSE, fidelity
 from nvprobe.analysis.replay.model import ALL, NOTHING, EventKind

@@ -1,4 +1,4 @@
-"""The verdict: one line, never stronger than the evidence."""
+"""The verdict of a run: one line, never stronger than the evidence."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What host threads do at each instant, beyond Python and dispatch.
 
+What host threads do at each instant, beyond Python and dispatch.
+
 Of the things a thread can be inside of at once (a synchronising call in a range that waits for
 data) the first in the order of :class:`Cause` counts. So everything is held as *nested* coverages:
 level k covers what is inside anything of causes 0 … k, and what belongs to cause k alone is the
@@ -13,14 +15,13 @@ from enum import IntEnum
 
 import numpy as np
 
-from nvprobe.analysis.coverage import Coverage, by_group
-from nvprobe.analysis.waiting import rules
-from nvprobe.analysis.waiting.rules import RangeRole
+from nvprobe.attribution.intervals import Coverage, by_group
+from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import Calls, Column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, CallRole
 
-__all__ = ["HOST_CAUSES", "Cause", "HostWork", "Stretches", "host_work"]
+__all__ = ["Cause", "HOST_CAUSES", "HostWork", "Stretches", "host_work"]
 
 
 class Cause(IntEnum):
@@ -140,7 +141,7 @@ def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     if not len(ranges):
         return {cause: (np.empty(0, np.int64),) * 3 for cause, _ in _RANGE_CAUSES}
     paths = attribution.paths
-    role = rules.range_roles(paths.names)[paths.name[tree.path]]
+    role = range_roles(paths.names)[paths.name[tree.path]]
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
     out = {}

@@ -1,0 +1,230 @@
+"""What the capture lacks, what could not be computed for it, and what to warn about."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.kernels.work import convolutions_without_work
+from nvprobe.analysis.model import Steps
+from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.shapes import RangeShapes
+from nvprobe.attribution.model import Attribution, Method
+from nvprobe.trace import NO_ROW, Calls, Column, Missing, OpKind, Ops, Trace
+from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
+
+__all__ = ["lost_launches", "missing", "not_computed", "warnings"]
+
+
+def lost_launches(attribution: Attribution) -> Column:
+    """Rows of ``trace.calls`` that launched a kernel or graph of which there is no GPU record.
+
+    What is launched while a stream of the process is being captured runs later, as a graph: such
+    calls have no record of their own and are not lost.
+    """
+    trace = attribution.trace
+    calls, ops = trace.calls, trace.ops
+    without = np.ones(len(calls), bool)
+    without[attribution.call[attribution.call >= 0]] = False
+    rows = np.flatnonzero(calls_with(trace, LAUNCHES) & without)
+    if not len(rows):
+        return rows
+    rows = rows[~_same_id_has_op(calls, ops, rows)]
+    return rows[~_captured(attribution, rows)]
+
+
+def _same_id_has_op(calls: Calls, ops: Ops, rows: Column) -> Column:
+    """Bool per row: another record of the same call is the one its ops were given to."""
+    processes = int(max(calls.process.max(), ops.process.max(initial=0))) + 1
+    asked = calls.correlation[rows] * processes + calls.process[rows]
+    return np.isin(asked, ops.correlation * processes + ops.process)
+
+
+def _captured(attribution: Attribution, rows: Column) -> Column:
+    """Bool per row: the call happened between begin and end of a capture in its process."""
+    calls = attribution.trace.calls
+    roles = call_roles(attribution.trace)
+    begins = np.flatnonzero(roles == CallRole.CAPTURE_BEGIN)
+    ends = np.flatnonzero(roles == CallRole.CAPTURE_END)
+    out = np.zeros(len(rows), bool)
+    for process in np.unique(calls.process[np.concatenate((begins, ends))]):
+        mine = np.flatnonzero(calls.process[rows] == process)
+        begun = np.sort(calls.start[begins[calls.process[begins] == process]])
+        ended = np.sort(calls.start[ends[calls.process[ends] == process]])
+        # A capture begun before the window shows only its end.
+        before = max(len(ended) - len(begun), 0)
+        time = calls.start[rows[mine]]
+        open_now = before + np.searchsorted(begun, time) - np.searchsorted(ended, time)
+        out[mine] = open_now > 0
+    return out
+
+
+_OPTIONAL = {
+    "modules": "modules",
+    "operators": "operators",
+    "waits": "idle causes, syncs, overlap, collectives, host time",
+    "compiled_graphs": "compiled_graphs",
+    "findings": "findings",
+}
+"""Fields of an Analysis that an older nvprobe leaves out, and what is then missing."""
+_OF_THE_CAPTURE = {
+    "memory": Missing(
+        "memory",
+        "the capture has no allocations of GPU memory",
+        "profile with profile_memory=True, or nvprobe launch --memory-usage",
+    ),
+    "counters": Missing(
+        "counters", "the capture has no GPU metrics", "nvprobe launch --gpu-metrics"
+    ),
+}
+"""Fields of an Analysis that are ``None`` where the capture has nothing for them."""
+
+
+def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tuple[Missing, ...]:
+    """What the loader missed, then what only an attribution shows to be absent."""
+    found = [
+        *attribution.trace.missing,
+        _captured_ranges(attribution),
+        _steps(attribution, steps),
+        _convolutions(attribution, shapes),
+    ]
+    return tuple(entry for entry in found if entry is not None)
+
+
+def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
+    """The fields of the schema that were not computed of this input: null, never 0."""
+    old = [
+        Missing(what, "this version of nvprobe does not compute it", "upgrade nvprobe")
+        for field, what in _OPTIONAL.items()
+        if getattr(analysis, field) is None
+    ]
+    told = [one for field, one in _OF_THE_CAPTURE.items() if getattr(analysis, field) is None]
+    return (*old, *told)
+
+
+def _captured_ranges(attribution: Attribution) -> Missing | None:
+    """Graph nodes whose creation is known, but with no range open then."""
+    trace = attribution.trace
+    if not len(trace.graph_nodes):
+        return None
+    nodes = (attribution.method == Method.GRAPH_LAUNCH) & (trace.ops.kind != OpKind.GRAPH)
+    if not nodes.any():
+        return None
+    return Missing(
+        "ranges inside CUDA graphs",
+        f"{int(nodes.sum()):,} ops of replayed graphs belong to the launch of their graph: no "
+        "range of the time of capture is in this file",
+        "let the window include the capture of the graphs, or train with nvprobe.instrument(), "
+        "whose sidecar keeps it",
+    )
+
+
+def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
+    if len(steps):
+        return None
+    of_torch = any(source.kind == "torch-trace" for source in attribution.trace.sources)
+    ways = ["give the profiler a schedule and call its step() in the loop"] if of_torch else []
+    ways += ["loop over nvprobe.steps(loader)", 'open a range named "step N"']
+    why = "no range marks one; pauses and library ranges are not taken for steps"
+    if attribution.outside is not None:
+        why, ways = "no range inside the filters marks one", ["take the filters off", *ways]
+    return Missing(
+        "steps",
+        why,
+        ", ".join(ways[:-1]) + f", or {ways[-1]}",
+    )
+
+
+def _convolutions(attribution: Attribution, shapes: RangeShapes) -> Missing | None:
+    count = convolutions_without_work(attribution, shapes)
+    if not count:
+        return None
+    return Missing(
+        "FLOPs of convolutions",
+        f"{count:,} convolutions are recorded with their shapes, but without stride and padding",
+        "profile with torch.profiler(record_shapes=True) of torch 2.1 or newer; emit_nvtx records "
+        "no arguments",
+    )
+
+
+_ERROR = 3
+"""Severity of an error among the profiler's own messages."""
+_SHOWN = 3
+"""Names listed in a warning before it says "and N more"."""
+
+
+def warnings(
+    attribution: Attribution, suspect: Column, lost: Column, steps: Steps
+) -> tuple[str, ...]:
+    """The loader's warnings, the profiler's own errors, then those of each rule."""
+    trace = attribution.trace
+    found = [
+        *trace.warnings,
+        *_diagnostics(trace),
+        _lost_launches(trace, lost, steps),
+        _impossible_times(attribution),
+        _overlapping_successors(attribution, suspect),
+        _started_before_call(attribution),
+    ]
+    return tuple(text for text in found if text)
+
+
+def _diagnostics(trace: Trace) -> list[str]:
+    """Errors that the profiler wrote into the capture, each once; its warnings are boilerplate."""
+    errors = dict.fromkeys(text for severity, text in trace.diagnostics if severity >= _ERROR)
+    return [f"the profiler said: {' '.join(text.split())}" for text in errors]
+
+
+def _lost_launches(trace: Trace, lost: Column, steps: Steps) -> str | None:
+    if not len(lost):
+        return None
+    where = ""
+    hit = np.flatnonzero(steps.missing_launches)
+    if len(hit):
+        word = "step" if len(hit) == 1 else "steps"
+        where = f" (in {word} {_listed([str(i) for i in steps.index[hit].tolist()])})"
+    noun = "launch call has" if len(lost) == 1 else "launch calls have"
+    return (
+        f"{len(lost):,} {noun} no GPU record{where}: the profiler lost the kernels, so GPU time is "
+        "a lower bound and idle time an upper bound there"
+    )
+
+
+def _impossible_times(attribution: Attribution) -> str | None:
+    count = int((~attribution.valid).sum())
+    if not count:
+        return None
+    noun = "GPU record has" if count == 1 else "GPU records have"
+    return f"{count:,} {noun} impossible times (end before start, or 0) and count with 0 ns"
+
+
+def _overlapping_successors(attribution: Attribution, suspect: Column) -> str | None:
+    ops, trace = attribution.trace.ops, attribution.trace
+    rows = np.flatnonzero(suspect)
+    if not len(rows):
+        return None
+    names = [text or "(unnamed)" for text in trace.texts(np.unique(ops.short_name[rows]))]
+    time = int(attribution.duration[rows].sum())
+    noun = "op overlaps its" if len(rows) == 1 else "ops overlap their"
+    return (
+        f"{len(rows):,} {noun} successors on the same stream ({_listed(names)}): work on a stream "
+        f"is serial, so these ends are unreliable and {time:,} ns with them"
+    )
+
+
+def _started_before_call(attribution: Attribution) -> str | None:
+    ops, calls = attribution.trace.ops, attribution.trace.calls
+    rows = np.flatnonzero(attribution.valid & (attribution.call != NO_ROW))
+    lead = calls.start[attribution.call[rows]] - ops.start[rows]
+    early = lead > 0
+    if not early.any():
+        return None
+    noun = "op starts" if int(early.sum()) == 1 else "ops start"
+    return (
+        f"{int(early.sum()):,} {noun} up to {int(lead[early].max()):,} ns before the launch: the "
+        "clocks of host and GPU differ by that much; owners are kept"
+    )
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
