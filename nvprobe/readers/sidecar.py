@@ -9,42 +9,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.readers.allocator import allocator_samples
-from nvprobe.readers.sidecar_file import SidecarFile, is_whole, read_sidecar, whole
-from nvprobe.readers.sidecar_lines import (
-    MALFORMED,
-    compile_spans,
-    graph_break,
-    manifest,
-    recompile,
-    sync,
-    text_of,
-)
-from nvprobe.readers.sidecar_places import places
-from nvprobe.readers.sidecar_steps import StepRows, numbered
-from nvprobe.trace import NO_NAME, Column, Source, Threads, Trace
+from nvprobe.readers import sidecar_kinds as kinds
+from nvprobe.readers.sidecar_kinds import SidecarFile, read_sidecar
+from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN, Column, Ranges, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
     CaptureRanges,
+    CompileSpan,
+    GraphBreak,
+    GraphManifest,
+    ManifestKernel,
+    ManifestNode,
     ModuleCalls,
+    Place,
+    Recompile,
     Sidecar,
+    SyncSource,
 )
 
 __all__ = ["SidecarFile", "merge_sidecars", "read_sidecar"]
-
-T = TypeVar("T")
 
 _CLOCK_MARK = "nvprobe clock "
 
 
 def merge_sidecars(trace: Trace, files: Sequence[SidecarFile]) -> Trace:
-    """The Trace with ``sidecar`` filled in; files that belong to no process are told."""
+    """The Trace with ``sidecar`` filled in; files that belong to no process are reported."""
     merger = _Merger(trace)
     for file in files:
         merger.add(file, _processes_of(trace, file, alone=len(files) == 1))
@@ -53,10 +48,11 @@ def merge_sidecars(trace: Trace, files: Sequence[SidecarFile]) -> Trace:
 
 def _processes_of(trace: Trace, file: SidecarFile, *, alone: bool) -> list[int]:
     """Rows of the process that wrote the file: one, but of several torch traces one each."""
-    for key, wanted in (("pid", trace.processes.pid), ("rank", trace.processes.rank)):
-        value = file.header.get(key)
-        rows = np.flatnonzero(wanted == (value if isinstance(value, int) else -2))
-        if len(rows) == 1 or (len(rows) and key == "pid"):
+    header = file.header
+    assert header is not None
+    for value, wanted in ((header.pid, trace.processes.pid), (header.rank, trace.processes.rank)):
+        rows = np.flatnonzero(wanted == (-2 if value is None else value))
+        if len(rows) == 1 or (len(rows) and wanted is trace.processes.pid):
             return [int(row) for row in rows]
     return [0] if alone and len(trace.processes) == 1 else []
 
@@ -73,92 +69,93 @@ class _Merger:
         self.modules: list[ModuleCalls] = [ModuleCalls.empty()]
         self.captures: list[CaptureRanges] = [CaptureRanges.empty()]
         self.allocator: list[AllocatorSamples] = []
-        self.steps: list[StepRows] = []
+        self.steps: list[_Steps] = []
         self.parts: dict[str, list[Any]] = defaultdict(list)
         self.sources: list[Source] = []
         self.warnings: list[str] = []
-        self.strange = 0
 
     def add(self, file: SidecarFile, rows: list[int]) -> None:
         """Take over one file for the rows of its process."""
+        header = file.header
+        assert header is not None
         self.warnings += file.warnings
-        self.strange = file.strange
         if not rows:
             self.warnings.append(
-                f"{file.file}: its process {file.header.get('pid')} is not in the profile; left out"
+                f"{file.file}: its process {header.pid} is not in the profile; left out"
             )
             return
-        version = file.header.get("nvprobe")
-        self.sources.append(Source("sidecar", file.file, version and str(version)))
-        rank = file.header.get("rank")
+        self.sources.append(Source("sidecar", file.file, header.nvprobe))
         for process in rows:
-            if is_whole(rank) and 0 <= int(rank or 0) < 1 << 31 and self.rank[process] < 0:
-                self.rank[process] = int(rank or 0)
-        for later in rows[1:]:
-            counted = self.strange
-            self._owners(file, later, self._shift(later))
-            self.strange = counted  # every row counts the same lines
-        shift = self._shift(rows[0])
-        self._owners(file, rows[0], shift)
-        self._events(file, rows[0], shift)
-        if self.strange:
+            if header.rank is not None and 0 <= header.rank < 1 << 31 and self.rank[process] < 0:
+                self.rank[process] = header.rank
+            self._owners(file, process, self._shift(process))
+        self._events(file, rows[0], self._shift(rows[0]))
+        if file.malformed:
             self.warnings.append(
-                f"{file.file}: {self.strange} lines or rows are not as the format has them "
+                f"{file.file}: {file.malformed} lines or rows are not as the format has them "
                 "(docs/sidecar.md); left out"
             )
 
     def _owners(self, file: SidecarFile, process: int, shift: int | None) -> None:
-        """What says whom work belongs to: modules, steps, captures, kernels of graphs."""
-        self.modules.append(self._modules(file.modules, process, shift))
-        if shift is not None and file.steps["step"]:
-            times = (_shifted(file.steps[name], shift) for name in ("start_ns", "end_ns"))
-            self.steps.append(StepRows(process, _integers(file.steps["step"]), *times))
+        """What says to whom work belongs: modules, steps, captures, kernels of graphs."""
         lines = file.lines
-        captures = [line for line in lines["cudagraph"] if line.get("event") == "capture"]
-        self.captures += self._each(captures, lambda line: self._capture(line, process, shift))
-        self.parts["manifests"] += self._each(lines["graph"], lambda line: manifest(line, process))
+        self.modules.append(self._modules(lines["module"], process, shift))
+        if shift is not None and (steps := lines["step"]):
+            times = np.array([[one.step, one.start_ns, one.end_ns] for one in steps], np.int64).T
+            self.steps.append(_Steps(process, times[0], times[1] + shift, times[2] + shift))
+        self.captures += [
+            self._capture(line, process, shift)
+            for line in lines["cudagraph"]
+            if line.event == "capture"
+        ]
+        self.parts["manifests"] += [_manifest(line, process) for line in lines["graph"]]
 
     def _events(self, file: SidecarFile, process: int, shift: int | None) -> None:
         """What happened, each once."""
-        if file.allocator and shift is not None:
-            self.allocator.append(allocator_samples(self.original, file.allocator, process, shift))
         lines, parts = file.lines, self.parts
-        parts["breaks"] += self._each(lines["graph_break"], lambda line: graph_break(line, process))
-        parts["recompiles"] += self._each(lines["recompile"], lambda line: recompile(line, process))
-        spans = self._each(lines["compile_span"], lambda line: compile_spans(line, process, shift))
-        parts["compile_spans"] += [span for found in spans for span in found]
-        syncs = self._each(lines["sync"], lambda line: sync(line, process))
+        if lines["allocator"] and shift is not None:
+            self.allocator.append(_readings(self.original, lines["allocator"], process, shift))
+        parts["breaks"] += [
+            GraphBreak(
+                process, b.compile_id, b.reason or "", b.source, b.function, tuple(b.stack or ())
+            )
+            for b in lines["graph_break"]
+        ]
+        parts["recompiles"] += [
+            Recompile(
+                process,
+                one.compile_id,
+                one.source,
+                one.function,
+                tuple(str(reason.guard) for reason in one.reasons or ()),
+            )
+            for one in lines["recompile"]
+        ]
+        parts["compile_spans"] += _compile_spans(lines["compile_span"], process, shift)
+        syncs = [
+            SyncSource(process, s.source, tuple(s.stack or ()), s.count, s.sampled)
+            for s in lines["sync"]
+        ]
         parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
-        parts["places"] += places(lines["place"], process)
-        parts["roots"] += [text_of(line.get("name")) or "" for line in lines["root"]]
-
-    def _each(self, lines: list[dict[str, Any]], convert: Callable[[dict[str, Any]], T]) -> list[T]:
-        """Every line converted; one that cannot be is counted."""
-        out = []
-        for line in lines:
-            try:
-                out.append(convert(line))
-            except MALFORMED:
-                self.strange += 1
-        return out
+        parts["places"] += _places(lines["place"], process)
+        parts["roots"] += [root.name for root in lines["root"]]
 
     def trace(self) -> Trace:
         """The original with everything added."""
         whole = self.original
         parts: dict[str, Any] = {name: tuple(values) for name, values in self.parts.items()}
         sidecar = Sidecar(
-            modules=_joined(self.modules),
-            captures=_joined(self.captures),
-            allocator=_joined(self.allocator) if self.allocator else AllocatorSamples.absent(),
+            modules=ModuleCalls.joined([one.columns() for one in self.modules]),
+            captures=CaptureRanges.joined([one.columns() for one in self.captures]),
+            allocator=AllocatorSamples.joined([one.columns() for one in self.allocator]),
             **parts,
         )
         strings = pa.concat_arrays([whole.strings, pa.array(self.texts, pa.string())])
-        processes = dataclasses.replace(whole.processes, rank=self.rank)
         return dataclasses.replace(
             whole,
             strings=strings,
-            ranges=numbered(whole, self.steps),
-            processes=processes,
+            ranges=_numbered(whole, self.steps),
+            processes=whole.processes.with_columns(rank=self.rank),
             threads=self.threads.table(),
             sidecar=sidecar,
             sources=(*whole.sources, *self.sources),
@@ -179,38 +176,30 @@ class _Merger:
         origin = self.original.origin_ns
         return -origin if origin else None
 
-    def _modules(
-        self, columns: dict[str, list[Any]], process: int, shift: int | None
-    ) -> ModuleCalls:
-        names = [self._name(str(name)) for name in columns["module"]]
+    def _modules(self, rows: list[kinds.ModuleRow], process: int, shift: int | None) -> ModuleCalls:
         return ModuleCalls(
-            process=np.full(len(names), process),
-            thread=self.threads.rows(process, columns["thread"]),
-            module=np.array(names, np.int32),
-            first_sequence=_integers(columns["first_seq"]),
-            last_sequence=_integers(columns["last_seq"]),
-            start=_shifted(columns["start_ns"], shift),
-            end=_shifted(columns["end_ns"], shift),
+            process=np.full(len(rows), process),
+            thread=self.threads.rows(process, (row.thread for row in rows)),
+            module=np.array([self._name(row.module) for row in rows], np.int32),
+            first_sequence=np.array([row.first_seq for row in rows], np.int64),
+            last_sequence=np.array([row.last_seq for row in rows], np.int64),
+            start=_shifted([row.start_ns for row in rows], shift),
+            end=_shifted([row.end_ns for row in rows], shift),
         )
 
-    def _capture(self, line: dict[str, Any], process: int, shift: int | None) -> CaptureRanges:
-        ranges = [r for r in line.get("ranges", []) if isinstance(r, list) and len(r) >= 4]
-        end = line.get("end_ns", 0)
-        if not whole({"thread": 0, "id": 0, **line}, ("thread", "id")):
-            raise ValueError("no thread or number")
-        thread = self.threads.rows(process, [line.get("thread", 0)])
+    def _capture(self, line: kinds.Capture, process: int, shift: int | None) -> CaptureRanges:
+        ranges, end = line.ranges, line.end_ns or 0
+        named = [NO_NAME if r.category is None else self._name(r.category) for r in ranges]
+        thread = self.threads.rows(process, [line.thread])
         return CaptureRanges(
             process=np.full(len(ranges), process),
             thread=np.repeat(thread, len(ranges)),
-            capture=np.full(len(ranges), int(line.get("id", 0))),
-            depth=_integers([r[1] for r in ranges]),
-            start=_shifted([r[2] for r in ranges], shift),
-            end=_shifted([end if r[3] is None else r[3] for r in ranges], shift),
-            name=np.array([self._name(str(r[0])) for r in ranges], np.int32),
-            category=np.array(
-                [self._name(str(r[4])) if len(r) > 4 and r[4] else NO_NAME for r in ranges],
-                np.int32,
-            ),
+            capture=np.full(len(ranges), line.id),
+            depth=np.array([r.depth for r in ranges], np.int64),
+            start=_shifted([r.start_ns for r in ranges], shift),
+            end=_shifted([end if r.end_ns is None else r.end_ns for r in ranges], shift),
+            name=np.array([self._name(r.name) for r in ranges], np.int32),
+            category=np.array(named, np.int32),
         )
 
 
@@ -256,18 +245,123 @@ def _marked_shift(trace: Trace, process: int) -> int | None:
     return sorted(shifts)[len(shifts) // 2] if shifts else None
 
 
-def _integers(values: list[Any]) -> Column:
-    return np.array([v if is_whole(v) else -1 for v in values], np.int64)
-
-
-def _shifted(values: list[Any], shift: int | None) -> Column:
+def _shifted(times: list[int], shift: int | None) -> Column:
     """Times on the trace's clock; -1 where no clock joins them."""
-    times = _integers(values)
-    return np.full(len(times), -1) if shift is None else times + shift
+    return np.full(len(times), -1) if shift is None else np.array(times, np.int64) + shift
 
 
-def _joined(tables: list[Any]) -> Any:
-    names = tables[0].columns()
-    return type(tables[0])(
-        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+def _manifest(line: kinds.Graph, process: int) -> GraphManifest:
+    """The kernels of one compiled graph."""
+    kernels = tuple(
+        ManifestKernel(kernel.name, kernel.extern, tuple(map(_node, kernel.nodes or ())))
+        for kernel in line.kernels or ()
     )
+    return GraphManifest(process, line.compile_id, line.phase, kernels)
+
+
+def _node(node: kinds.Node) -> ManifestNode:
+    module, of_class = node.module or (None, None)
+    return ManifestNode(
+        name=node.fx,
+        op=node.op,
+        module=module,
+        module_class=of_class,
+        source=node.src,
+        backward=node.bwd,
+        recomputed=bool(node.from_node) and not node.bwd,
+        sequence=-1 if node.seq_nr is None else node.seq_nr,
+    )
+
+
+def _compile_spans(
+    lines: list[kinds.CompileSpan], process: int, shift: int | None
+) -> list[CompileSpan]:
+    """Compilations on the trace's clock; none where no clock joins them."""
+    return [
+        CompileSpan(
+            process=process,
+            compile_id=line.compile_id,
+            phase=line.phase or "fwd",
+            start=line.start_unix_ns + shift,
+            end=line.end_unix_ns + shift,
+            source=line.source,
+            function=line.function,
+            cache_hits=line.cache_hits or 0,
+            failed=line.failed,
+        )
+        for line in lines
+        if shift is not None and line.start_unix_ns is not None and line.end_unix_ns is not None
+    ]
+
+
+def _places(rows: list[kinds.PlaceRow], process: int) -> list[Place]:
+    """The places of one process, in the order they were met, each with its highest count."""
+    found: dict[tuple[object, ...], Place] = {}
+    for row in rows:
+        key = (row.name, row.category, row.role, row.source, tuple(row.stack or ()), row.detail)
+        known = found.get(key)
+        if known is None or row.count > known.count:
+            found[key] = Place(process, *key, row.count)
+    return list(found.values())
+
+
+_COUNTED = (
+    "allocated", "reserved", "peak_allocated", "peak_reserved", "retries", "device_allocs",
+    "device_frees", "out_of_memory",
+)  # fmt: skip
+
+
+def _readings(
+    trace: Trace, rows: list[kinds.AllocatorRow], process: int, shift: int
+) -> AllocatorSamples:
+    """Readings on the trace's clock. torch numbers the devices that a process sees from 0.
+
+    They are the devices that the process used, in order, where as many were sampled as used.
+    """
+    ordinal = np.array([row.device for row in rows], np.int64).astype(np.int32)
+    used = np.unique(trace.ops.device[trace.ops.process == process])
+    used, sampled = used[used >= 0], np.unique(ordinal)
+    known = len(used) == len(sampled)
+    counted = {
+        name: [-1 if (n := getattr(row, name)) is None else n for row in rows] for name in _COUNTED
+    }
+    return AllocatorSamples(
+        process=np.full(len(rows), process),
+        device=used[np.searchsorted(sampled, ordinal)] if known else np.full(len(rows), NO_ROW),
+        ordinal=ordinal,
+        time=np.array([row.time_ns for row in rows], np.int64) + shift,
+        **{name: np.array(values, np.int64) for name, values in counted.items()},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+    """The steps of one process: their numbers, and when they began and ended on the trace's clock.
+
+    A step's range lies inside these times: they are taken before it opens and after it closes.
+    """
+
+    process: int
+    index: Column
+    start: Column
+    end: Column
+
+
+def _numbered(trace: Trace, steps: Sequence[_Steps]) -> Ranges:
+    """The ranges of a trace without payloads, those named ``step`` with their number as payload."""
+    ranges = trace.ranges
+    if ranges.payload is not None or not steps:
+        return ranges
+    names = [name for name in np.unique(ranges.name).tolist() if trace.text(name) == "step"]
+    named = np.isin(ranges.name, names) & (ranges.end != OPEN)
+    payload = np.full(len(ranges), NO_PAYLOAD, np.int64)
+    for one in steps:
+        rows = np.flatnonzero(named & (ranges.process == one.process))
+        middle = ranges.start[rows] + (ranges.end[rows] - ranges.start[rows]) // 2
+        order = np.argsort(one.start, kind="stable")
+        at = np.searchsorted(one.start[order], middle, side="right") - 1
+        inside = (at >= 0) & (middle < one.end[order][at])
+        payload[rows[inside]] = one.index[order][at[inside]]
+    if (payload == NO_PAYLOAD).all():
+        return ranges
+    return dataclasses.replace(ranges, payload=payload)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from nvprobe.errors import InputError
 from nvprobe.instrumentation.allocator import COLUMNS
 from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers.sidecar_kinds import LINES, ROWS, CaptureRange, Kernel, Node, Reason
 from nvprobe.trace import (
     NO_PAYLOAD,
     OPEN,
@@ -27,6 +30,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
+from tests.conftest import ROOT
 
 HEADER = {"kind": "header", "schema": "nvprobe.sidecar/1", "nvprobe": "1", "pid": 70, "rank": 2}
 FIELDS = [one.name for one in dataclasses.fields(Ops) if one.name != "device"]
@@ -185,7 +189,7 @@ def test_ranges_of_a_capture(tmp_path: Path) -> None:
 
 def test_a_cut_last_line_is_told(tmp_path: Path) -> None:
     file = read_sidecar(write(tmp_path, HEADER, MODULES, more='{"kind": "mod'))
-    assert len(file.modules["module"]) == 2
+    assert len(file.lines["module"]) == 2
     assert merge_sidecars(trace(), [file]).warnings == (
         "sidecar.2.70.jsonl: 1 incomplete lines of the sidecar are lost",
     )
@@ -217,7 +221,7 @@ def test_reads_what_the_annotating_side_writes(tmp_path: Path) -> None:
         sidecar.row("module", columns, ("fwd:m", 1, row, row + 1, ORIGIN, ORIGIN + row))
     sidecar.close()
     file = read_sidecar(path)
-    assert file.modules["first_seq"] == list(range(300))
+    assert [row.first_seq for row in file.lines["module"]] == list(range(300))
     assert file.warnings == []
 
 
@@ -225,6 +229,7 @@ def test_readings_of_the_allocator(tmp_path: Path) -> None:
     """Devices are those the process used, in order; a counter that is unknown is -1."""
     rows = [
         [0, 1, ORIGIN + 7, 11, 20, 15, 20, 2, None, None, 0],
+        [0, 3, ORIGIN + 9, 12, 20, 15, 20, 2, 5, None, 0],
         [0, 3, ORIGIN + 9, 12, 20, 15, 20, 2, 5, "many", 0],
         [0, 3, ORIGIN + 9, 1 << 70, 20, 15, 20, 2, 5, 1, 0],
         [0, 1, "soon", 1, 20, 15, 20, 1, 1, 1, 0],
@@ -237,7 +242,7 @@ def test_readings_of_the_allocator(tmp_path: Path) -> None:
         known = dataclasses.replace(plain, ops=used)
         merged = merge_sidecars(known, [read_sidecar(write(tmp_path, HEADER, line))])
         found = merged.sidecar.allocator
-        assert "3 lines or rows are not as the format has them" in merged.warnings[-1]
+        assert "4 lines or rows are not as the format has them" in merged.warnings[-1]
         assert found.device.tolist() == device
         assert found.ordinal.tolist() == [1, 3]
         assert found.time.tolist() == [7, 9]
@@ -294,7 +299,7 @@ STRANGE: list[Any] = [None, "x", -1, 1e308, 2**63, 2**80, [], {}, [1], {"a": 1},
 def test_no_value_of_another_type_crashes(tmp_path: Path, seed: int) -> None:
     """Every kind of line, values at any depth replaced at random: a Trace, and a count."""
     rng = random.Random(seed)
-    span = {"kind": "compile_span", "compile_id": "0/0", "start_ns": ORIGIN, "end_ns": ORIGIN + 5}
+    span = {"kind": "compile_span", "start_unix_ns": ORIGIN, "end_unix_ns": ORIGIN + 5}
     node = {"fx": "a", "op": "b", "module": ["m", "M"], "src": "f:1", "seq_nr": 3}
     capture = {
         "kind": "cudagraph", "event": "capture", "id": 1, "thread": 70, "start_ns": ORIGIN,
@@ -365,3 +370,20 @@ def test_a_process_with_several_traces_has_its_modules_in_each(tmp_path: Path) -
     assert "1 lines or rows" in found.warnings[0]
     wide = {**HEADER, "rank": 2**40}
     assert merge_sidecars(both, [read_sidecar(write(tmp_path, wide))]).processes.rank[0] == -1
+
+
+@pytest.mark.parametrize("kind", [*LINES, *ROWS])
+def test_what_is_read_is_documented(kind: str) -> None:
+    """Each field of a kind's struct stands in the kind's own row of docs/sidecar.md."""
+    text = (ROOT / "docs/sidecar.md").read_text("utf-8")
+    documented = next(ln for ln in text.splitlines() if ln.startswith(f"| `{kind}` |"))
+    assert ("**rows**" in documented) == (kind in ROWS)
+    for field in (LINES | ROWS)[kind].__struct_fields__:
+        assert f"`{field}`" in documented, field
+
+
+@pytest.mark.parametrize("part", [Kernel, Node, Reason, CaptureRange])
+def test_what_is_read_inside_of_a_line_is_documented(part: type[msgspec.Struct]) -> None:
+    text = (ROOT / "docs/sidecar.md").read_text("utf-8")
+    for field in part.__struct_fields__:
+        assert re.search(rf"[`\[ ]{field}[`,\]]", text), field

@@ -21,7 +21,7 @@ from nvprobe.readers import load
 from nvprobe.readers.kineto import load_kineto
 from nvprobe.readers.memory_snapshot import load_memory_snapshot
 from nvprobe.readers.run_json import read_profiling_cost
-from nvprobe.readers.sidecar_file import SCHEMA, read_sidecar
+from nvprobe.readers.sidecar_kinds import SCHEMA, read_sidecar
 from tests.unit.readers import exports
 
 PAGE = 4096
@@ -178,9 +178,9 @@ def test_lines_of_a_sidecar(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.0.1.jsonl"
     header = f'{{"kind":"header","schema":"{SCHEMA}","pid":1,"unix_ns":1}}\n'.encode()
     file.write_bytes(header + b"[" * 100_000 + b"\n" + b'{"a":' * 100_000 + b"\n")
-    assert read_sidecar(file).warnings == [
-        "sidecar.0.1.jsonl: 2 incomplete lines of the sidecar are lost"
-    ]
+    found = read_sidecar(file)
+    assert found.warnings == ["sidecar.0.1.jsonl: 1 incomplete lines of the sidecar are lost"]
+    assert found.malformed == 1
     with file.open("r+b") as sparse:
         sparse.truncate(2**31)
     with pytest.raises(InputError, match=rf"a line of more than 64 MiB.*{HOW}"):
