@@ -17,9 +17,17 @@ from nvprobe.report.schema import Row, fractions, is_, measured, ns, pair, path_
 from nvprobe.trace import Column, OpKind
 
 __all__ = [
-    "CompiledGraph", "Copy", "Counters", "Kernel", "KernelCounters", "PathCounters",
+    "CompiledGraph", "Copy", "Counters", "Kernel", "KernelCounters", "OpTime",
+    "PathCounters",
     "compiled_graphs", "copies", "counters", "counters_of_paths", "kernels",
 ]  # fmt: skip
+
+
+class OpTime(Row, frozen=True):
+    """A number of ops and their GPU time."""
+
+    ops: Annotated[int, is_("GPU ops")]
+    gpu_ns: Annotated[int, ns("sum of their durations")]
 
 
 class Kernel(Row, frozen=True):
@@ -97,19 +105,12 @@ class Counters(Row, frozen=True):
     kernels: Annotated[list[KernelCounters], is_("averages per kernel")]
 
 
-class GraphOps(Row, frozen=True):
-    """Ops of one origin."""
-
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
-
-
 class GraphKernels(Row, frozen=True):
     """Ops of a compiled graph by origin."""
 
-    triton: Annotated[GraphOps, is_("kernels that Inductor wrote")]
-    library: Annotated[GraphOps, is_("other kernels")]
-    copy: Annotated[GraphOps, is_("copies and sets")]
+    triton: Annotated[OpTime, is_("kernels that Inductor wrote")]
+    library: Annotated[OpTime, is_("other kernels")]
+    copy: Annotated[OpTime, is_("copies and sets")]
 
 
 class GraphModule(Row, frozen=True):

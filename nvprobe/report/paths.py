@@ -13,7 +13,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Kind, Method
 from nvprobe.attribution.model import Outside as LeftOut
-from nvprobe.report.kernels import PathCounters, counters_of_paths
+from nvprobe.report.kernels import OpTime, PathCounters, counters_of_paths
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, path_texts, rows, size
 
 __all__ = [
@@ -23,21 +23,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-class OpTime(Row, frozen=True):
-    """A number of ops and their GPU time."""
-
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
-
-
-class ThreadWithoutRange(Row, frozen=True):
+class ThreadWithoutRange(OpTime, frozen=True):
     """A thread whose launches no range was open for."""
 
     process: Annotated[int, is_("id of its process")]
     tid: Annotated[int, is_("operating system thread id")]
     name: Annotated[str | None, is_("name of the thread")]
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
 
 
 class Reason(OpTime, omit_defaults=True, frozen=True):
@@ -48,31 +39,28 @@ class Reason(OpTime, omit_defaults=True, frozen=True):
     ] = msgspec.field(default_factory=list)
 
 
-class ProcessLedger(Row, frozen=True):
-    """The ledger of one process."""
+class Partition(OpTime, frozen=True):
+    """Every op once: `methods` and `unresolved` add up to `ops` and `gpu_ns`."""
 
-    process: Annotated[int, is_("id of the process")]
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
     methods: Annotated[dict[str, OpTime], is_("ops with an owner, by how it was found")]
     unresolved: Annotated[dict[str, Reason], is_("ops without one, by reason")]
 
 
-class Outside(Row, frozen=True):
+class ProcessLedger(Partition, frozen=True):
+    """Every op of a process once."""
+
+    process: Annotated[int, is_("id of the process")]
+
+
+class Outside(OpTime, frozen=True):
     """What filters left out."""
 
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
     filters: Annotated[list[str], is_("the filters as a user gives them")]
 
 
-class Ledger(Row, frozen=True):
-    """Every op once: `methods` and `unresolved` partition the ops and their time."""
+class Ledger(Partition, frozen=True):
+    """Every op once: `methods` and `unresolved` add up to `ops` and `gpu_ns`."""
 
-    ops: Annotated[int, is_("GPU ops")]
-    gpu_ns: Annotated[int, ns("sum of their durations")]
-    methods: Annotated[dict[str, OpTime], is_("ops with an owner, by how it was found")]
-    unresolved: Annotated[dict[str, Reason], is_("ops without one, by reason")]
     by_process: Annotated[list[ProcessLedger], is_("the same per process")]
     modules: Annotated[dict[str, OpTime] | None, is_("ops by how their modules were found")]
     outside: Annotated[Outside | None, is_("what filters left out; null without filters")]
@@ -198,7 +186,7 @@ def ledger(analysis: Analysis) -> Ledger:
         methods=_methods(book.by_method),
         unresolved=_reasons(book.by_method, _threads(analysis)),
         by_process=[
-            ProcessLedger(process, total.ops, total.gpu_ns, _methods(some), _reasons(some, []))
+            ProcessLedger(total.ops, total.gpu_ns, _methods(some), _reasons(some, []), process)
             for process, total, some in book.by_process
         ],
         modules=None if by_module is None else {k: OpTime(**v) for k, v in by_module.items()},

@@ -24,7 +24,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.trace import Column, Table
 
 __all__ = [
-    "NAMED", "Field", "Row", "arrow", "described", "fields", "flat", "fractions", "is_", "measured",
+    "NAMED", "Field", "Row", "arrow", "fields", "flat", "fractions", "is_", "measured",
     "ns", "numbers", "pair", "path_texts", "rows", "size",
 ]  # fmt: skip
 
@@ -127,45 +127,6 @@ def arrow(kind: type[R], found: Sequence[R]) -> pa.Table:
     schema = pa.schema([(field.name, field.type) for field in columns])
     values = [pa.array([field.of(row) for row in found], field.type) for field in columns]
     return pa.table(values, schema=schema)
-
-
-def described(kind: type[msgspec.Struct]) -> dict[type, list[tuple[str, str, str, str]]]:
-    """Every struct inside ``kind``, itself first: name, type, unit and meaning of its fields."""
-    out: dict[type, list[tuple[str, str, str, str]]] = {}
-    queue: list[type[msgspec.Struct]] = [kind]
-    for one in queue:
-        if one in out:
-            continue
-        out[one] = []
-        for field in msgspec.structs.fields(one):
-            told = inspect.type_info(field.type)
-            known = (isinstance(told, inspect.Metadata) and told.extra_json_schema) or {}
-            words = _in_words(told, queue)
-            row = (field.encode_name, words, known.get("unit", ""), known.get("description", ""))
-            out[one].append(row)
-    return out
-
-
-def _in_words(told: inspect.Type, structs: list[type[msgspec.Struct]]) -> str:
-    """A type as the docs write it; the structs in it are appended to ``structs``."""
-    if isinstance(told, inspect.Metadata):
-        return _in_words(told.type, structs)
-    if isinstance(told, inspect.UnionType):
-        some = [one for one in told.types if not isinstance(one, inspect.NoneType)]
-        null = " or null" if len(some) < len(told.types) else ""
-        return " or ".join(_in_words(one, structs) for one in some) + null
-    if isinstance(told, inspect.ListType):
-        return f"list of {_in_words(told.item_type, structs)}"
-    if isinstance(told, inspect.DictType):
-        return f"object of {_in_words(told.value_type, structs)}"
-    if isinstance(told, inspect.StructType):
-        structs.append(told.cls)
-        return f"[{told.cls.__name__}](#{told.cls.__name__.lower()})"
-    if isinstance(told, inspect.TupleType):
-        return f"pair of {_in_words(told.item_types[0], structs)}"
-    return {inspect.IntType: "int", inspect.FloatType: "float", inspect.BoolType: "bool"}.get(
-        type(told), "text"
-    )
 
 
 def _fields(kind: type[msgspec.Struct], prefix: str, of: Callable[[Any], Any]) -> list[Field]:
