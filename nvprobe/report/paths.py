@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ __all__ = [
     "StepSpread", "Work", "ledger", "modules", "operators", "ranges", "spans", "step_spread",
     "steps",
 ]  # fmt: skip
+
+
+_Length = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class ThreadWithoutRange(OpTime, frozen=True):
@@ -128,7 +131,7 @@ class Operator(Row, frozen=True):
     """A PyTorch operator by name and shapes."""
 
     name: Annotated[str, is_("operator")]
-    shapes: Annotated[str | None, is_("shapes of its inputs, as PyTorch writes them")]
+    shapes: Annotated[list[list[int]] | None, is_("shape of each input tensor; null if unknown")]
     calls: Annotated[int, is_("calls")]
     cpu_ns: Annotated[int, ns("host time inside")]
     self_cpu_ns: Annotated[int, ns("host time inside it and in no operator below")]
@@ -272,7 +275,21 @@ def modules(analysis: Analysis) -> list[Module] | None:
 def operators(analysis: Analysis) -> list[Operator] | None:
     """Operators, most GPU time first; null where the capture has none."""
     found = analysis.operators
-    return None if found is None else [Operator(**row) for row in found]
+    if found is None:
+        return None
+    return [Operator(**{**row, "shapes": _shapes(row["shapes"])}) for row in found]
+
+
+def _shapes(text: str | None) -> list[list[int]] | None:
+    """The shapes in a trace's JSON, which may be damaged; a list of tensors has one each."""
+    try:
+        found = msgspec.convert(msgspec.json.decode(text or "null"), list[list[Any]] | None)
+        if found is None:
+            return None
+        nested = (one if one and isinstance(one[0], list) else [one] for one in found)
+        return msgspec.convert([shape for some in nested for shape in some], list[list[_Length]])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def spans(analysis: Analysis) -> list[SpanTotals]:

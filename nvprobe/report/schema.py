@@ -226,6 +226,8 @@ def flat(name: str, table: pa.Table) -> dict[str, pa.Table]:
         parent = np.asarray(pc.list_parent_indices(values), np.int64)
         place = np.arange(len(parent)) - np.searchsorted(parent, parent)
         items = pc.list_flatten(values)
+        if pa.types.is_list(items.type):
+            items = pa.array(["x".join(map(str, one)) for one in items.to_pylist()], pa.string())
         struct = pa.types.is_struct(items.type)
         inner = (
             dict(zip(items.type.names, items.flatten(), strict=True))

@@ -16,6 +16,7 @@ import pytest
 
 import nvprobe
 from nvprobe.api import _Frame
+from nvprobe.report.paths import _shapes
 from nvprobe.report.result_tables import RESULTS
 from tests.conftest import ROOT
 
@@ -177,7 +178,7 @@ def test_no_column_holds_json(corpus: Path) -> None:
         frame = results.table(name)
         for column in frame.columns:
             texts = [value for value in frame[column] if isinstance(value, str)]
-            assert name == "operators" or not any(text[:1] in "[{" for text in texts if text), name
+            assert not any(text[:1] in "[{" for text in texts if text), name
 
 
 def test_filters_are_named_in_words_that_fit_both(corpus: Path) -> None:
@@ -209,3 +210,34 @@ def test_numbers_of_numpy_are_numbers(results) -> None:
     steps = results.steps["index"].to_numpy()
     part = nvprobe.analyze(trace, steps=(steps[1], steps[2]), devices=np.array([0]))
     assert len(part.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (None, None),
+        ("[[2048, 512], [512], []]", [[2048, 512], [512], []]),
+        ("[[[2, 3], [4]], [5]]", [[2, 3], [4], [5]]),
+        ("[[2, 1e3", None),
+        ("[[99999999999999999999]]", None),
+        ('[["a"]]', None),
+        ("[" * 3000, None),
+        ("7", None),
+    ],
+)
+def test_shapes_are_numbers(text: str | None, shapes: list[list[int]] | None) -> None:
+    assert _shapes(text) == shapes
+
+
+def test_shapes_are_readable_in_sql(corpus: Path, tmp_path: Path) -> None:
+    results = nvprobe.analyze(corpus / "kineto/h200/eager.json.gz")
+    results.to_sqlite(tmp_path / "a.sqlite")
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        found = database.execute(
+            "SELECT s.value FROM operators o JOIN operators_shapes s ON s.operators_row = o.row "
+            "WHERE o.name = 'aten::_log_softmax' ORDER BY s.place"
+        ).fetchall()
+    database.close()
+    assert found == [("2048x1000",), ("",), ("",)]
+    row = results.operators.set_index("name").loc["aten::_log_softmax"]
+    assert row["shapes"] == [[2048, 1000], [], []]
