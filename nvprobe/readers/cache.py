@@ -3,11 +3,11 @@
 Everything lies below one folder (``$NVPROBE_CACHE``, else ``nvprobe`` in the user's cache folder),
 readable by the user alone: names of a program may tell more than its owner wants to share. What
 another user owns or could have written is not read: not the folder, not an entry, not a file. An
-entry is found by a fingerprint of the input *and* of nvprobe's own loaders, so it is never stale:
+entry is found by a fingerprint of the input *and* of nvprobe's own readers, so it is never stale:
 
 * size, inode and the times of last change of every file of the input, which no ordinary program
   can set back together, and a hash of blocks spread over each file;
-* the source text of the rooms that make a Trace.
+* the source text of the packages that make a Trace.
 
 A file changed within the last seconds is not kept: two changes within one tick of the file
 system's clock could look the same. The cache is bounded; what was not used longest goes first.
@@ -95,7 +95,7 @@ def fingerprint(path: Path) -> str | None:
 def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path | None:
     """The folder of a kept result, made by ``make`` (into the folder it is given) if need be.
 
-    ``None`` where nothing can be kept (no folder, no room); errors of ``make`` pass through and
+    ``None`` where nothing can be kept (no folder, no space); errors of ``make`` pass through and
     leave nothing behind.
     """
     root = folder()
@@ -196,8 +196,8 @@ def _entry(path: Path) -> Entry | None:
 def _makers() -> bytes:
     """A digest of the source of everything that has a say in what a Trace looks like."""
     digest = hashlib.blake2b(digest_size=20)
-    room = Path(__file__).parent
-    noun = room.parent / "trace"
-    for file in sorted([*room.rglob("*.py"), *noun.rglob("*.py")]):
+    readers = Path(__file__).parent
+    trace = readers.parent / "trace"
+    for file in sorted([*readers.rglob("*.py"), *trace.rglob("*.py")]):
         digest.update(file.read_bytes())
     return digest.digest()

@@ -1,4 +1,4 @@
-"""How the loaders say that an input cannot be used: one line, the file, the fault, the remedy."""
+"""How the readers say that an input cannot be used: one line, the file, the fault, the remedy."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemorySnapshot:
     """Read a snapshot.
 
     Raises:
-        InputError: The file cannot be read, is no snapshot, or holds more than plain data.
+        InputError: The file cannot be read, is not a snapshot, or holds more than plain data.
 
     """
     raw = _unpickled(Path(path))
@@ -100,7 +100,7 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemorySnapshot:
     if not known:
         raise unusable(
             path,
-            "it is no torch memory snapshot",
+            "it is not a torch memory snapshot",
             "write one with torch.cuda.memory._dump_snapshot",
         )
     lines = _Lines()
@@ -135,7 +135,7 @@ def _unpickled(path: Path) -> Any:
         pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError, KeyError,
         TypeError, MemoryError, OverflowError, RecursionError,
     ) as error:  # fmt: skip
-        fault = f"it is no plain pickle ({printable(str(error) or type(error).__name__)})"
+        fault = f"it is not a plain pickle ({printable(str(error) or type(error).__name__)})"
         raise unusable(
             path, fault, "nothing in it was executed; write the snapshot anew"
         ) from error

@@ -1,4 +1,4 @@
-"""The one noun: what a profiler recorded, as plain numpy columns.
+"""What a profiler recorded, as plain numpy columns.
 
 A :class:`Trace` holds column tables in one vocabulary, whatever tool wrote the file. Conventions
 that hold for every table:

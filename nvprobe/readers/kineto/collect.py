@@ -62,7 +62,7 @@ class Names(dict[Any, int]):
 
 
 class Collector:
-    """Columns of everything a Trace has room for; ``column(kind, name)`` joins the batches."""
+    """Columns of everything a Trace has columns for; ``column(kind, name)`` joins the batches."""
 
     def __init__(self, *, python_stacks: bool) -> None:
         self.python_stacks = python_stacks
@@ -262,7 +262,7 @@ def _integers(values: list[Any]) -> Column:
 
 
 def _integer(value: Any) -> int:
-    """A thread or process id; a text that is no number gets a number of its own, below -1."""
+    """A thread or process id; a text that is not a number gets a number of its own, below -1."""
     if isinstance(value, str):
         digits = value.rpartition(" ")[2]
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -2

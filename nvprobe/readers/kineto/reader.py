@@ -1,4 +1,4 @@
-"""Decode the pieces of a torch trace, mend or count what is broken, hand events to a collector."""
+"""Decode the pieces of a torch trace, repair or count what is broken, and collect the events."""
 
 from __future__ import annotations
 

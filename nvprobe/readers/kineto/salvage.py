@@ -36,7 +36,7 @@ def _refused(constant: str) -> None:
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refused)
-"""Python's own reads (and writes) NaN and Infinity, which are no JSON: those are mended."""
+"""Python's own reads (and writes) NaN and Infinity, which are not JSON: those are repaired."""
 
 
 @dataclass

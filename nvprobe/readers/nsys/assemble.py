@@ -41,6 +41,7 @@ from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Rows, StringPool, T
 from nvprobe.readers.nsys.versions import (
     CALLCHAINS,
     LONGEST_TIME,
+    OLDEST,
     OS_STACKS,
     PYTHON_BACKTRACES,
     PYTHON_SAMPLES,
@@ -124,7 +125,10 @@ def assemble(tables: Tables, source: Source) -> Trace:
     )
     start, end = _window(trace, _first(tables.read("ANALYSIS_DETAILS"), "duration"))
     trace = dataclasses.replace(
-        trace, start_ns=start, end_ns=end, warnings=(*events.warnings, *_left_open(noted))
+        trace,
+        start_ns=start,
+        end_ns=end,
+        warnings=(*events.warnings, *_too_old(trace.sources[0]), *_left_open(noted)),
     )
     return dataclasses.replace(trace, missing=missing_of(trace))
 
@@ -177,6 +181,18 @@ def _source(source: Source, tables: Tables, diagnostics: tuple[tuple[int, str], 
     return dataclasses.replace(
         source, product_version=version, lost_events=sum(lost) if lost else None
     )
+
+
+def _too_old(source: Source) -> list[str]:
+    """A warning where the export is of an nsys that is not supported."""
+    found = re.match(r"(20\d\d)\.(\d+)", source.product_version or "")
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST:
+        return []
+    oldest = ".".join(map(str, OLDEST))
+    return [
+        f"written by nsys {source.product_version}, and nvprobe supports {oldest} and newer: what "
+        "older versions recorded otherwise is missing"
+    ]
 
 
 def _diagnostics(rows: Rows | None) -> tuple[tuple[int, str], ...]:

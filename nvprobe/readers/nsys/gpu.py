@@ -141,7 +141,7 @@ def read_geometry(export: Export) -> Geometry:
 def by_context(records: Located, ops: Ops) -> Located:
     """Records on the device on which their context runs ops, where any are known of it.
 
-    A context belongs to one device. Synchronisations and events of a process that runs on the
+    A context belongs to one device. Synchronizations and events of a process that runs on the
     second GPU alone say device 0 all the same [2026.2_two_gpus].
     """
     if not len(records) or not len(ops):

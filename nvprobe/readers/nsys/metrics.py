@@ -3,7 +3,7 @@
 A sample is a row of ``GENERIC_EVENTS`` whose JSON holds every metric by name; the row's type
 belongs to a source of ``GENERIC_EVENT_SOURCES`` that calls itself ``GpuMetrics``. Arrow parses all
 of them at once; where it cannot (one row is damaged, or a metric is a number here and a text there)
-they are parsed one by one, and what is no JSON is counted.
+they are parsed one by one, and what is not JSON is counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER = r"^\s*[-+]?\d+(\.\d+)?([eE][-+]?\d+)?\s*$"
 
 @dataclass(frozen=True)
 class GenericMetrics:
-    """Samples, one row a metric and instant."""
+    """Samples, one row per metric and instant."""
 
     type: Column
     """Type of the event: which GPU was sampled."""
@@ -136,7 +136,7 @@ def _one_by_one(texts: list[str], warnings: list[str]) -> list[tuple[str, Column
                 rows.append(row)
                 numbers.append(number)
     if broken:
-        warnings.append(f"{broken} samples of GPU metrics are no JSON and are left out")
+        warnings.append(f"{broken} samples of GPU metrics are not JSON and are left out")
     return [
         (name, np.array(rows, np.int64), np.array(numbers, np.float64))
         for name, (rows, numbers) in columns.items()

@@ -35,10 +35,10 @@ def _gpu(trace: Trace) -> Iterator[Missing]:
     launches = launch_calls(trace)
     said = _said(trace)
     if launches:
-        noun = "launch call has" if launches == 1 else "launch calls have"
+        are = "launch call has" if launches == 1 else "launch calls have"
         yield Missing(
             "GPU records (kernels, copies)",
-            f"{launches} {noun} no GPU record, so nothing can be said of the GPU's work or "
+            f"{launches} {are} no GPU record, so nothing can be said of the GPU's work or "
             f"idleness{said}",
             "use an nsys that supports the installed driver, run as a user who may profile the "
             "GPU, and let the program end normally (or call torch.cuda.profiler.stop()) so that "
@@ -130,8 +130,8 @@ def _graphs(trace: Trace) -> Iterator[Missing]:
 def _rest(trace: Trace) -> Iterator[Missing]:
     if not trace.syncs.recorded and calls_with(trace, _SYNCHRONIZE).any():
         yield Missing(
-            "synchronisation records",
-            "synchronising calls were recorded, but not what they waited for",
+            "synchronization records",
+            "synchronizing calls were recorded, but not what they waited for",
             "use nsys 2020.3 or newer with --trace=cuda",
         )
     yield from _bytes(trace)

@@ -120,7 +120,7 @@ def _from_json(rows: Rows, tables: Tables, known: list[Values], faults: _Faults)
     texts = pc.coalesce(inline.take(pa.array(events)), registered)
     found = np.asarray(texts.is_valid(), bool)
     values, broken = json_values(events[found], texts.drop_null())
-    faults.counts.update({"of text that is no JSON": broken} if broken else {})
+    faults.counts.update({"of text that is not JSON": broken} if broken else {})
     return values
 
 
@@ -264,7 +264,7 @@ _WORD = 2**64
 
 
 def json_values(events: Column, texts: pa.StringArray) -> tuple[list[Values], int]:
-    """(values of all fields, events whose text is no JSON); ``texts`` has one for each event."""
+    """(values of all fields, events whose text is not JSON); ``texts`` has one for each event."""
     encoded = texts.dictionary_encode()
     code = np.asarray(encoded.indices.fill_null(0), np.int64)
     rows: list[tuple[str, Any]] = []

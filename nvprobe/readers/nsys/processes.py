@@ -68,7 +68,7 @@ class ProcessIndex:
 
     @classmethod
     def found(cls, exported: ExportRows, tables: Tables, pool: StringPool) -> ProcessIndex:
-        """Everyone who did anything, or is listed in the file."""
+        """All processes and threads with events, or listed in the file."""
         listed = tables.read("PROCESSES")
         named = tables.read("ThreadNames")
         tids = _union(
@@ -104,7 +104,7 @@ class ProcessIndex:
         )
 
     def process(self, table: str) -> Column:
-        """int32 process row of each op or synchronisation record of ``table``."""
+        """int32 process row of each op or synchronization record of ``table``."""
         values, codes = self.exported.encoded(table, "globalPid")
         return _place(self.keys, process_key(values))[codes]
 

@@ -75,7 +75,7 @@ def keep_export(report: Path) -> Path:
     """
     target = report.with_suffix(".sqlite")
     if target.exists():
-        raise UsageError(f"{shown(target)} exists already; analyse it, or move it away")
+        raise UsageError(f"{shown(target)} exists already; analyze it, or move it away")
     with exported(report) as database:
         try:
             with database.open("rb") as source, target.open("xb") as sink:
@@ -112,7 +112,7 @@ def _reason(report: Path, nsys: Nsys, error: ToolError) -> str:
             "was recorded: nsys export --type sqlite"
         )
     if _FULL.search(str(error)):
-        return f"{error}; make room where temporary files go (TMPDIR names another place)"
+        return f"{error}; free space where temporary files go (TMPDIR names another place)"
     return f"{error}; is the report complete? Copy it again, or record it again"
 
 

@@ -1,8 +1,17 @@
-"""The tables and columns of nsys exports that nvprobe reads, with the types they are read as.
+"""What differs between versions of nsys: tables, columns and their types, ids of events.
 
-Exports differ by version (2020 to 2026): any table or column may be absent, and users add their
-own. So everything is looked up by name, read as the type declared here whatever the file stores,
-and all else is ignored. docs/inputs.md tells which version has what.
+Any table or column may be absent, and users add their own. So everything is looked up by name, read
+as the type declared here whatever the file stores, and all else is ignored. docs/inputs.md says
+which version has what. What readers allow for, by the version that writes it:
+
+* 2020: tables of GPUs have other columns, in kHz and MiB (``processes``);
+* 2020 to 2022: GPU metrics are JSON in ``GENERIC_EVENTS`` (``metrics``);
+* 2022: nodes of CUDA graphs are in ``CUDA_GRAPH_EVENTS`` (``gpu``);
+* older exports keep driver calls in a table of their own, newer ones with the runtime's (``host``);
+* before 2025: a process's CUDA ordinals follow from PCI buses (``processes``);
+* 2024.6 and later: payloads as bytes, in others as JSON (``payloads``);
+* 2025 and 2026: Python stacks are NVTX marks (``python_stacks``);
+* 2026: syncs and CUDA events may say device 0 whatever their context (``gpu.by_context``).
 """
 
 from __future__ import annotations
@@ -12,6 +21,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 __all__ = [
+    "OLDEST",
     "TIMES_OF",
     "KERNELS",
     "OPS",
@@ -160,6 +170,9 @@ RARE = frozenset(("NVTX_EVENTS", column) for column in ("binaryData", "jsonText"
 
 MARKERS = frozenset({"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"})
 """A database with none of these was not written by ``nsys export``."""
+
+OLDEST = (2020, 1)
+"""The oldest supported nsys: what an older one exported is read as far as its tables fit."""
 
 LONGEST_TIME = 2**61
 """Times beyond ± this many nanoseconds (73 years) are impossible: sums of them would wrap."""

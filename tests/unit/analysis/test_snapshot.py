@@ -87,7 +87,9 @@ class _Evil:
 def test_nothing_in_a_pickle_is_executed(tmp_path: Path) -> None:
     flag = tmp_path / "executed"
     for raw in (_Evil(flag), {"segments": [_Evil(flag)]}, {"segments": [], "x": len}):
-        with pytest.raises(InputError, match=r"s\.pickle: it is no plain pickle .*nothing in it"):
+        with pytest.raises(
+            InputError, match=r"s\.pickle: it is not a plain pickle .*nothing in it"
+        ):
             _write(tmp_path / "s.pickle", raw)
     assert not flag.exists()
 

@@ -85,7 +85,7 @@ def test_a_damaged_sample_costs_no_other(tmp_path: Path, damage: str) -> None:
     events = [_sample(10, SM_Active=1), {**_sample(20), "data": damage}, _sample(30, SM_Active="3")]
     trace = _load(tmp_path, events)
     assert [row[1:] for row in _counters(trace)] == [(10, "SM Active", 1.0), (30, "SM Active", 3.0)]
-    assert trace.warnings == ("1 samples of GPU metrics are no JSON and are left out",)
+    assert trace.warnings == ("1 samples of GPU metrics are not JSON and are left out",)
 
 
 def test_beside_a_damaged_sample_each_value_is_kept_once(tmp_path: Path) -> None:

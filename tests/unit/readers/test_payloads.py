@@ -254,7 +254,7 @@ def test_payloads_as_json(tmp_path: Path) -> None:
         (1, "value", "[true,null]"),
     ]  # fmt: skip
     assert trace.warnings == (
-        "1 structured NVTX payload was not (wholly) decoded: 1 of text that is no JSON",
+        "1 structured NVTX payload was not (wholly) decoded: 1 of text that is not JSON",
     )
 
 

@@ -349,3 +349,13 @@ def test_a_lazy_export_and_a_full_one_say_the_same(tmp_path: Path) -> None:
     full = load(write(tmp_path / "full.sqlite", everything))
     absent = {"syncs.(recorded)", "graph_nodes.(recorded)"}
     assert set(differences(lazy, full)) <= absent
+
+
+@pytest.mark.parametrize(("version", "warned"), [("2019.5.2.16", True), ("2020.1.1.1", False)])
+def test_an_export_older_than_supported_is_read_with_a_warning(
+    tmp_path: Path, version: str, warned: bool
+) -> None:
+    rows = {"META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": version}]}
+    trace = load(write(tmp_path / "x.sqlite", BASE | rows))
+    assert trace.sources[0].product_version == version
+    assert any("supports 2020.1 and newer" in text for text in trace.warnings) == warned
