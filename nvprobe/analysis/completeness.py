@@ -19,10 +19,12 @@ def lost_launches(attribution: Attribution) -> Column:
     """Rows of ``trace.calls`` that launched a kernel or graph of which there is no GPU record.
 
     What is launched while a stream of the process is being captured runs later, as a graph: such
-    calls have no record of their own and are not lost.
+    calls have no record of their own and are not lost. Nor is what was never to be recorded.
     """
     trace = attribution.trace
     calls, ops = trace.calls, trace.ops
+    if not ops.recorded:
+        return np.empty(0, np.int64)
     without = np.ones(len(calls), bool)
     without[attribution.call[attribution.call >= 0]] = False
     rows = np.flatnonzero(calls_with(trace, LAUNCHES) & without)

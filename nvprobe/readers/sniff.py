@@ -25,6 +25,8 @@ _JSON_NAME = re.compile(r"^(?!\.).*\.json(?:\.gz)?$")
 _BEGINNING = 1 << 16
 _TRACE_BEGINNING = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
 _BOM = b"\xef\xbb\xbf"
+_TIMELINE_PAGE = b"<title>GPU Memory Timeline"
+"""In the page that ``export_memory_timeline`` writes."""
 
 
 class Format(Enum):
@@ -81,6 +83,14 @@ def _text(path: Path, name: str, head: bytes) -> Format:
         return Format.SIDECAR
     if start.startswith((b"{", b"[")):
         return Format.TORCH_TRACE
+    if _TIMELINE_PAGE in head:
+        raise unusable(
+            path, "is a memory timeline (export_memory_timeline), a picture", _TRACE_AGAIN
+        )
+    if name.endswith(".xplane.pb"):
+        raise unusable(
+            path, "is a profile of JAX or XProf", "record the program with nsys, give the report"
+        )
     what = "is a text file" if b"\x00" not in head else "is of an unknown format"
     if name.endswith((".sqlite", ".db")):
         raise unusable(path, f"{what}, not an SQLite database", EXPORT_AGAIN)

@@ -14,6 +14,7 @@ from nvprobe.errors import InputError
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto.assemble import assemble
 from nvprobe.readers.kineto.collect import Collector
+from nvprobe.readers.kineto.other_formats import no_torch_trace
 from nvprobe.readers.kineto.reader import read_events
 from nvprobe.trace import Trace
 
@@ -36,7 +37,7 @@ def load_kineto(path: str | Path, *, python_stacks: bool = False) -> Trace:
             f"{shown(path)}: cannot be read: {error.strerror}; check the path"
         ) from None
     if not collector.timed:
-        raise InputError(_nothing(path, reading.damage.cut))
+        raise no_torch_trace(path, reading, collector)
     trace = assemble(path, collector, reading)
     _give_back_memory()
     return trace
@@ -50,8 +51,3 @@ def _give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _nothing(path: Path, cut: bool) -> str:
-    what = "it is empty or cut off before the first event" if cut else "its event list is empty"
-    return f"{shown(path)}: no events of torch.profiler in it ({what}); export the trace again"

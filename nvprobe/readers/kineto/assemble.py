@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nvprobe.readers.input_errors import base_name, counted, printable, shown
 from nvprobe.readers.kineto.captures import Captured, captured_nodes, untold_captures
-from nvprobe.readers.kineto.collect import Collector
+from nvprobe.readers.kineto.collect import COUNTERS, Collector
 from nvprobe.readers.kineto.events import (
     copy_of,
     geometry,
@@ -29,6 +29,7 @@ from nvprobe.readers.kineto.metadata import (
     rank_of,
     time_zero,
 )
+from nvprobe.readers.kineto.missing import missing_parts
 from nvprobe.readers.kineto.reader import Reading
 from nvprobe.trace import (
     NO_DEVICE,
@@ -39,7 +40,6 @@ from nvprobe.trace import (
     Frames,
     GraphNodes,
     MemoryEvents,
-    Missing,
     Operators,
     OpKind,
     Ops,
@@ -110,7 +110,7 @@ class _Assembly:
     def trace(self) -> Trace:
         """All tables, columns let go as soon as they are used; the strings last."""
         start, end = self._window()
-        missing, source = tuple(self._missing()), self._source()
+        missing, source = tuple(missing_parts(self.rows, self.collector)), self._source()
         flows, memory = self._flows(), self._memory()
         overheads = Overheads(**self._named("overheads"))
         frames = (
@@ -256,6 +256,8 @@ class _Assembly:
 
     def _ops(self, graph_node: Column) -> Ops:
         columns = self.rows["ops"]
+        if self.collector.seen[COUNTERS] and not len(graph_node):
+            return Ops.absent()
         texts = list(self.names)
         used, inverse = np.unique(columns["name"], return_inverse=True)
         copies = [copy_of(texts[code]) for code in used]
@@ -371,28 +373,6 @@ class _Assembly:
                 "give each rank a file of its own"
             )
         return Source("torch-trace", base_name(self.path), None, self.damage.lost, told)
-
-    def _missing(self) -> list[Missing]:
-        out = []
-        rows = {kind: len(columns["start"]) for kind, columns in self.rows.items()}
-        if not rows["ops"]:
-            why = "the trace has no GPU events"
-            how = "profile with ProfilerActivity.CUDA, or beside nsys"
-            out.append(Missing("GPU work", why, how))
-        if not rows["operators"] and not rows["annotations"]:
-            why = "the trace has no host events"
-            out.append(Missing("operators", why, "profile with ProfilerActivity.CPU"))
-        elif not (self.rows["operators"]["shapes"] != NO_NAME).any():
-            why = "the trace has no input shapes"
-            out.append(Missing("operator shapes", why, "profile with record_shapes=True"))
-        if not self.collector.frames_seen:
-            why = "the trace has no Python frames"
-            out.append(Missing("source lines and modules", why, "profile with with_stack=True"))
-        if rows["ops"] and not rows["syncs"]:
-            why = "the trace has no cuda_sync rows"
-            how = "profile with _ExperimentalConfig(enable_cuda_sync_events=True)"
-            out.append(Missing("awaited streams", why, how))
-        return out
 
     def _strings(self) -> pa.StringArray:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
@@ -11,7 +11,10 @@ import numpy as np
 from nvprobe.readers.kineto.events import nanoseconds, nanoseconds_of_text
 from nvprobe.trace import NO_NAME, Column
 
-__all__ = ["Collector", "Names"]
+__all__ = ["COUNTERS", "Collector", "Names"]
+
+_FRAMES = "python_function"
+_NO_CATEGORY = "(none)"
 
 _KINDS = {
     "kernel": "ops",
@@ -23,7 +26,7 @@ _KINDS = {
     "cpu_op": "operators",
     "Operator": "operators",
     "user_annotation": "annotations",
-    "python_function": "frames",
+    _FRAMES: "frames",
     "cuda_runtime": "calls",
     "cuda_driver": "calls",
     "Runtime": "calls",
@@ -32,11 +35,14 @@ _KINDS = {
     "privateuse1_runtime": "calls",
     "privateuse1_driver": "calls",
     "cuda_sync": "syncs",
+    "xpu_sync": "syncs",
     "overhead": "overheads",
     "Trace": "window",
 }
 """What an event of each category becomes."""
-_NO_WORK = {"gpu_user_annotation", "cuda_event", "external_correlation", "cuda_profiler_range"}
+COUNTERS = "cuda_profiler_range"
+"""Hardware counters of a range of kernels, which the profiler records instead of the kernels."""
+_NO_WORK = {"gpu_user_annotation", "cuda_event", "external_correlation", COUNTERS}
 """Categories that only point at the work of others: left out on purpose."""
 
 _OP_KINDS = {"kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2}
@@ -71,12 +77,8 @@ class Collector:
         """Texts of shapes and types, as bytes of JSON."""
         self.thread_names: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
-        self.unknown: dict[str, int] = defaultdict(int)
-        """Events of categories this loader has no table for, by category."""
-        self.frames_seen = 0
-        """Python frames of the file, whether or not they were asked for."""
-        self.timed = 0
-        """Events with a duration, of any category."""
+        self.seen: Counter[str] = Counter()
+        """Events with a duration, by category."""
         self._batches: dict[str, list[dict[str, Column]]] = defaultdict(list)
         self._readers = {
             "ops": self._ops,
@@ -96,9 +98,31 @@ class Collector:
     def add(self, events: list[Any], *, text_times: bool) -> None:
         """Collect one piece; raises :class:`InexactTimes` before anything of it is kept."""
         self._ns = nanoseconds_of_text if text_times else nanoseconds
-        batches = {kind: self._readers[kind](chosen) for kind, chosen in self._sort(events).items()}
+        kinds, seen = self._sort(events)
+        batches = {kind: self._readers[kind](chosen) for kind, chosen in kinds.items()}
         for kind, batch in batches.items():
             self._batches[kind].append(batch)
+        self.seen += seen
+
+    @property
+    def timed(self) -> int:
+        """Events with a duration and a category, as all of torch.profiler's have one."""
+        return self.seen.total() - self.without_category
+
+    @property
+    def without_category(self) -> int:
+        """Events with a duration that other programs wrote."""
+        return self.seen[_NO_CATEGORY]
+
+    @property
+    def frames_seen(self) -> int:
+        """Python frames of the file, whether or not they were asked for."""
+        return self.seen[_FRAMES]
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Events of categories this loader has no table for, by category."""
+        return {c: n for c, n in self.seen.items() if c not in _KINDS and c not in _NO_WORK}
 
     def rows(self, kind: str) -> int:
         """How many events of a kind there were."""
@@ -114,12 +138,13 @@ class Collector:
             out[name] = np.concatenate([batch.pop(name) for batch in batches])
         return out
 
-    def _sort(self, events: list[Any]) -> dict[str, list[Any]]:
-        """Events by what they become."""
+    def _sort(self, events: list[Any]) -> tuple[dict[str, list[Any]], Counter[str]]:
+        """Events by what they become; how many have a duration, by category."""
         by_category: dict[str, list[Any]] = defaultdict(list)
         for event in events:
             by_category[event.cat].append(event)
         kinds: dict[str, list[Any]] = defaultdict(list)
+        seen: Counter[str] = Counter()
         for category, chosen in by_category.items():
             if category == "fwdbwd":
                 kinds["flows"] += chosen
@@ -127,30 +152,24 @@ class Collector:
                 kinds["memory"] += [event for event in chosen if event.name == "[memory]"]
             elif category:
                 complete = [event for event in chosen if event.ph == "X"]
+                seen[category] = len(complete)
                 self._sort_complete(category, complete, kinds)
             else:
                 self._describe([event for event in chosen if event.ph == "M"])
-                self._left_out("(none)", [event for event in chosen if event.ph == "X"])
+                seen[_NO_CATEGORY] = sum(event.ph == "X" for event in chosen)
                 kinds["window_end"] += [event for event in chosen if event.name == _WINDOW_END]
-        return kinds
+        return kinds, +seen
 
     def _sort_complete(self, category: str, events: list[Any], kinds: dict[str, list[Any]]) -> None:
-        self.timed += len(events)
         kind = _KINDS.get(category)
         if kind is None:
-            self._left_out(category, events)
             return
         if kind != "frames":
             kinds[kind] += events
             return
-        self.frames_seen += len(events)
         kinds["modules"] += [event for event in events if event.name.startswith(_MODULE)]
         if self.python_stacks:
             kinds["frames"] += [e for e in events if not e.name.startswith(_MODULE)]
-
-    def _left_out(self, category: str, events: list[Any]) -> None:
-        if events and category not in _NO_WORK:
-            self.unknown[category] += len(events)
 
     def _describe(self, events: list[Any]) -> None:
         for event in events:
@@ -209,6 +228,7 @@ class Collector:
             "kind": np.array([_OP_KINDS[event.cat.lower()] for event in events], np.int8),
             "external": _external(arguments),
             **{name: _integers([getattr(a, name) for a in arguments]) for name in _OP_INTEGERS},
+            "stream": _integers([a.stream if a.stream != -1 else a.queue for a in arguments]),
             **{f"grid_{axis}": grid[:, row] for row, axis in enumerate("xyz")},
             **{f"block_{axis}": block[:, row] for row, axis in enumerate("xyz")},
         }

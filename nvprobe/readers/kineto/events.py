@@ -56,6 +56,7 @@ _NAMES = {
     "reserved": "Total Reserved",
     "allocated": "Total Allocated",
     "change": "Bytes",
+    "queue": "sycl queue",
     "device_id": "Device Id",
     "device_type": "Device Type",
     "address": "Addr",
@@ -71,7 +72,8 @@ class Arguments(msgspec.Struct, gc=False, frozen=True, rename=_NAMES):
     sequence: int = -1
     forward_thread: int = -1
     device: int = -1
-    context: int = -1
+    context: int | str = -1
+    """On Intel GPUs an address, as text."""
     stream: int = -1
     correlation: int = -1
     graph: int = -1
@@ -93,6 +95,8 @@ class Arguments(msgspec.Struct, gc=False, frozen=True, rename=_NAMES):
     sync_kind: str = ""
     event: int = -1
     name: str = ""
+    queue: int = -1
+    """What a stream is on an Intel GPU."""
     external_2020: int = -1
     shapes_2020: msgspec.Raw = msgspec.Raw()
 
@@ -171,6 +175,9 @@ _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_KINDS = {"HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7}
 _COPY_KINDS |= {"DtoD": 8, "HtoH": 9, "PtoP": 10}
 _MEMORY_KINDS = {"Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5}
+_XPU_COPY = re.compile(r"Memcpy ([MHDS])2([MHDS])\b")
+_XPU_MEMORY = {"M": ("H", 1), "H": ("H", 2), "D": ("D", 3), "S": ("D", 5)}
+"""Letters of Intel's copies (memory, host, device, shared): their side and kind of memory."""
 _KERNEL_TOKENS = re.compile(r"(\(anonymous namespace\)::|\(unnamed[^)]*\)::|operator\(\)|[<>(){}])")
 _ABI_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
@@ -186,6 +193,11 @@ class Copy(NamedTuple):
 
 def copy_of(name: str) -> Copy:
     """``Memcpy HtoD (Pageable -> Device)`` as CUPTI kinds and the name nsys gives."""
+    on_xpu = _XPU_COPY.match(name)
+    if on_xpu:
+        (source_side, source), (target_side, target) = map(_XPU_MEMORY.__getitem__, on_xpu.groups())
+        sides = f"{source_side}to{target_side}"
+        return Copy(f"Memcpy {sides}", _COPY_KINDS[sides], source, target)
     match = _COPY.match(name)
     if not match:
         return Copy("Memset" if name.startswith("Memset") else name, -1, -1, -1)

@@ -73,6 +73,8 @@ class Reading:
     head: bytes
     tail: bytes
     damage: Damage
+    beginning: bytes
+    """The first bytes of the text."""
 
 
 class _Decoder:
@@ -148,7 +150,7 @@ def read_events(path: Path, collector: Collector) -> Reading:
     damage.cut = not stream.ended
     damage.damaged = "damaged" in stream.faults
     damage.lost += bool(unfinished)
-    return Reading(stream.head, stream.tail, damage)
+    return Reading(stream.head, stream.tail, damage, stream.beginning)
 
 
 def _collect_sound(piece: bytes, decoder: _Decoder, damage: Damage, stream: EventStream) -> bytes:

@@ -24,6 +24,7 @@ PIECE = 2 << 20
 """Bytes of text to hand on at a time; bounds the Python objects alive at once."""
 _OVERLAP = 1 << 16
 """Bytes before a block in which an event may end that the block follows."""
+_BEGINNING = 4096
 _TAIL_LIMIT = 64 << 20
 """What stands after the events is metadata; more than this is not kept."""
 
@@ -93,6 +94,8 @@ class EventStream:
         self.path = path
         self.head = b""
         self.tail = b""
+        self.beginning = b""
+        """The first bytes of the text, which tell a file of another kind."""
         self.faults: list[str] = []
         """Why the file ended before its event list did: ``cut`` or ``damaged``."""
         self.size = 0
@@ -130,6 +133,7 @@ class EventStream:
             self.size += len(block)
             searched = max(len(text) - _OVERLAP, 0)
             text += block if text else block.lstrip(b"\xef\xbb\xbf \t\r\n")
+            self.beginning = self.beginning or text[:_BEGINNING]
             if text[:1] == b"[":
                 return text[1:]
             found = _EVENTS_KEY.search(text, searched)
