@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pyarrow as pa
 
 from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column
 
-__all__ = ["counts", "distinct", "levels", "push_up", "sums"]
+__all__ = ["counts", "distinct", "push_up", "sums"]
 
 
 def sums(code: Column, values: Column, size: int) -> Column:
@@ -37,18 +35,9 @@ def distinct(keys: Column) -> tuple[Column, Column]:
     )
 
 
-def levels(paths: PathTable) -> list[Column]:
-    """The rows of each depth of the trie, roots first."""
-    if not len(paths.depth):
-        return []
-    order = np.argsort(paths.depth, kind="stable")
-    bounds = np.searchsorted(paths.depth[order], np.arange(int(paths.depth.max()) + 2))
-    return [order[low:high] for low, high in itertools.pairwise(bounds)]
-
-
 def push_up(paths: PathTable, own: Column) -> Column:
     """Inclusive sums: each path's own value and those of all paths below it."""
     total = own.copy()
-    for rows in reversed(levels(paths)[1:]):
+    for rows in reversed(paths.levels()[1:]):
         np.add.at(total, paths.parent[rows], total[rows])
     return total

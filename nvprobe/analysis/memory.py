@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.grouping import distinct, levels, push_up
+from nvprobe.analysis.grouping import distinct, push_up
 from nvprobe.analysis.model import Steps
 from nvprobe.attribution.model import Attribution, PathTable
 from nvprobe.readers.memory_snapshot import MemorySnapshot
@@ -206,7 +206,7 @@ def _by_path(paths: PathTable, events: MemoryEvents, path: Column, in_use: Colum
     np.maximum.at(peak, path[known], in_use[known])
     seen = np.zeros(size, bool)
     seen[path[known]] = True
-    for child in reversed(levels(paths)[1:]):
+    for child in reversed(paths.levels()[1:]):
         np.maximum.at(peak, paths.parent[child], peak[child])
         np.logical_or.at(seen, paths.parent[child], seen[child])
     rows = np.flatnonzero(seen)

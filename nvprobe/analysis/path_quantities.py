@@ -20,7 +20,7 @@ import dataclasses
 
 import numpy as np
 
-from nvprobe.analysis.grouping import counts, distinct, levels, push_up, sums
+from nvprobe.analysis.grouping import counts, distinct, push_up, sums
 from nvprobe.analysis.model import UNKNOWN, PathQuantities
 from nvprobe.analysis.overlap.communication import exposed_by_path
 from nvprobe.analysis.timelines import alone, thread_timeline
@@ -70,7 +70,7 @@ def walk_order(paths: PathTable) -> Column:
     size = len(paths.parent)
     below = push_up(paths, np.ones(size, np.int64))
     position = np.zeros(size, np.int64)
-    for depth, rows in enumerate(levels(paths)):
+    for depth, rows in enumerate(paths.levels()):
         parent = paths.parent[rows]
         order = np.argsort(parent, kind="stable")
         rows, parent = rows[order], parent[order]
@@ -220,7 +220,7 @@ def _unions(
     devices = int(device.max()) + 1 if len(device) else 1
     depth = paths.depth[owner]
     below = tuple(np.empty(0, np.int64) for _ in range(3))  # (group, start, end) of one level down
-    for level in range(len(levels(paths)) - 1, -1, -1):
+    for level in range(len(paths.levels()) - 1, -1, -1):
         here = depth == level
         group = owner[here].astype(np.int64) * devices + device[here]
         group, first, last = merged(

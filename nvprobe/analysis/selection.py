@@ -284,10 +284,7 @@ class _Sieve:
         if self.patterns:
             whole = re.compile("|".join(map(_as_regex, self.patterns)), re.DOTALL)
             own = [whole.fullmatch(text) is not None for text in paths.texts()]
-            matched[:-1] = own
-            for depth in range(1, int(paths.depth.max(initial=0)) + 1):
-                rows = np.flatnonzero(paths.depth == depth)
-                matched[rows] |= matched[paths.parent[rows]]
+            matched[:-1] = paths.nearest(np.array(own, bool)) >= 0
         return matched[path]
 
 

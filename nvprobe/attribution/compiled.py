@@ -248,11 +248,8 @@ def _enclosing(attribution: Attribution, rows: Column) -> Column:
 
 def innermost_modules(paths: PathTable) -> Column:
     """Row of ``paths.names`` of the innermost module range of each path, -1 for none."""
-    out = np.where(paths.kind == Kind.MODULE, paths.name, NO_ROW).astype(np.int64)
-    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
-        rows = np.flatnonzero((paths.depth == depth) & (out < 0))
-        out[rows] = out[paths.parent[rows]]
-    return out
+    module = paths.nearest(paths.kind == Kind.MODULE)
+    return np.where(module >= 0, paths.name[module], NO_ROW).astype(np.int64)
 
 
 def qualified(relative: str, around: str | None, *, is_root: bool) -> str:

@@ -6,6 +6,7 @@ Definitions: docs/attribution.md. The slow oracle in tests/oracle.py gives the s
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -83,6 +84,21 @@ class PathTable:
     """int32 row of the trace's strings: domain of the path's last range, -1 default."""
     names: pa.StringArray
     """Clean range names: torch attributes and step indices are off."""
+
+    def levels(self) -> list[Column]:
+        """The rows of each depth, roots first."""
+        if not len(self.depth):
+            return []
+        order = np.argsort(self.depth, kind="stable")
+        bounds = np.searchsorted(self.depth[order], np.arange(int(self.depth.max()) + 2))
+        return [order[low:high] for low, high in itertools.pairwise(bounds)]
+
+    def nearest(self, marked: Column) -> Column:
+        """Row of each path itself or of the nearest one above it that is marked; int64, -1."""
+        out = np.where(marked, np.arange(len(marked)), -1)
+        for rows in self.levels()[1:]:
+            out[rows] = np.where(out[rows] >= 0, out[rows], out[self.parent[rows]])
+        return out
 
     def text(self, path: int) -> str:
         r"""``step/forward/fwd:lin1``; a slash inside a name is written ``\/``."""

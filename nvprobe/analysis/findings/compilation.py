@@ -90,10 +90,7 @@ def _between_graphs(evidence: Evidence) -> Column:
     rows = (tree.path >= 0) & ~tree.folded
     np.add.at(instances, tree.path[rows], 1)
     below = push_up(paths, np.where(graph, instances, 0))
-    inside = graph.copy()
-    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
-        at = np.flatnonzero(paths.depth == depth)
-        inside[at] |= inside[paths.parent[at]]
+    inside = paths.nearest(graph) >= 0
     calls = np.maximum(instances, 1)
     return ~inside & (below >= 2 * calls) & (paths.kind != Kind.STEP)
 

@@ -194,12 +194,7 @@ def _paths_below(paths: PathTable, path: int) -> Column:
     """bool per path, the last one for none: it begins with ``path`` (all for -1)."""
     if path < 0:
         return np.ones(len(paths.parent) + 1, bool)
-    under = np.zeros(len(paths.parent) + 1, bool)
-    under[path] = True
-    for depth in range(int(paths.depth[path]) + 1, int(paths.depth.max(initial=0)) + 1):
-        rows = np.flatnonzero(paths.depth == depth)
-        under[rows] = under[paths.parent[rows]]
-    return under
+    return np.append(paths.nearest(np.arange(len(paths.parent)) == path) >= 0, False)
 
 
 def _called_in_steady(evidence: Evidence) -> Column:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding
 from nvprobe.analysis.findings.sources import common_path, named, program_paths
-from nvprobe.analysis.grouping import levels, sums
+from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.kernels.classes import Family, Precision
 from nvprobe.analysis.kernels.work import peak_flops, tensor_core_gain
 from nvprobe.trace import Column
@@ -155,10 +155,7 @@ def _mentions(evidence: Evidence, pattern: str) -> Column:
     """bool per path: its own name, or that of a path above it, matches."""
     paths = evidence.attribution.paths
     matching = pc.match_substring_regex(paths.names, pattern).to_numpy(zero_copy_only=False)
-    own = np.asarray(matching, bool)[paths.name]
-    for rows in levels(paths)[1:]:
-        own[rows] |= own[paths.parent[rows]]
-    return own
+    return paths.nearest(np.asarray(matching, bool)[paths.name]) >= 0
 
 
 def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Finding]:

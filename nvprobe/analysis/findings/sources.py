@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.grouping import levels, push_up, sums
+from nvprobe.analysis.grouping import push_up, sums
 from nvprobe.analysis.verdict import short_path
 from nvprobe.analysis.waiting.code_lines import CodeLines, call_lines, code_lines
 from nvprobe.attribution.model import Kind, PathTable
@@ -47,14 +47,8 @@ def program_paths(paths: PathTable) -> Column:
     inside itself is the library's too.
     """
     lower = np.isin(paths.kind, _LOWER)
-    inside = paths.kind == Kind.COLLECTIVE
-    out = np.where(lower, NO_ROW, np.arange(len(lower))).astype(np.int64)
-    for rows in levels(paths)[1:]:
-        parent = paths.parent[rows]
-        inside[rows] |= inside[parent]
-        rise = lower[rows] | inside[rows]
-        out[rows[rise]] = out[parent[rise]]
-    return out
+    inside = paths.nearest(paths.kind == Kind.COLLECTIVE) >= 0
+    return paths.nearest(~lower & ~inside)
 
 
 def common_path(paths: PathTable, ns: Column) -> int:

@@ -18,8 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analysis.grouping import levels
-from nvprobe.attribution.intervals import merged
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, Table, column
 from nvprobe.trace import Counters as Samples
@@ -176,7 +174,7 @@ def _path_intervals(attribution: Attribution, rows: Column) -> list[Busy]:
     nothing = np.empty(0, np.int64)
     below: Busy = (nothing, nothing, nothing, nothing)
     out = []
-    for level in range(len(levels(paths)) - 1, -1, -1):
+    for level in range(len(paths.levels()) - 1, -1, -1):
         here = rows[depth == level]
         below = _busy(
             attribution,

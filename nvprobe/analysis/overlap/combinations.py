@@ -25,7 +25,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from nvprobe.analysis.grouping import distinct, levels, push_up, sums
+from nvprobe.analysis.grouping import distinct, push_up, sums
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.timelines import DeviceOrder
 from nvprobe.attribution.intervals import expand, merged, slices, sorted_by
@@ -196,7 +196,7 @@ def inclusive_unions(
     nothing = np.empty(0, np.int64)
     below: Intervals = (nothing, nothing, nothing, nothing)
     depth = paths.depth[owner]
-    for level in range(len(levels(paths)) - 1, -1, -1):
+    for level in range(len(paths.levels()) - 1, -1, -1):
         here = depth == level
         lane = owner[here].astype(np.int64) * devices + device[here]
         own = (lane, work[here], start[here], end[here])

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.analysis.grouping import counts, distinct, levels, sums
+from nvprobe.analysis.grouping import counts, distinct, sums
 from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, call_lines
 from nvprobe.analysis.waiting.host_causes import Cause, HostWork
@@ -70,7 +70,7 @@ def path_operators(attribution: Attribution) -> PathOperators:
     is_aten = pc.starts_with(paths.names, "aten::").to_numpy(zero_copy_only=False)
     outer = np.full(len(paths.parent), -1, np.int32)
     aten = outer.copy()
-    for rows in levels(paths):
+    for rows in paths.levels():
         kind, name = paths.kind[rows], paths.name[rows]
         parent = np.where(paths.parent[rows] >= 0, paths.parent[rows], len(outer) - 1)
         inside = paths.parent[rows] >= 0
