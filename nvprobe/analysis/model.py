@@ -55,7 +55,7 @@ class PathQuantities(Table):
     sync_ns: Column | None = column("i8", optional=True)
     """Host time blocked in synchronising calls here."""
     idle_ns: Column | None = column("i8", optional=True)
-    """GPU idle time charged here."""
+    """GPU idle time assigned here."""
     exposed_comm_ns: Column | None = column("i8", optional=True)
     """Communication with no compute running beside it on that device."""
 

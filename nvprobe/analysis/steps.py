@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import SpanRows, Steps, StepSpread
 from nvprobe.analysis.timelines import process_timeline
-from nvprobe.attribution.intervals import Lanes, firsts, union_length
+from nvprobe.attribution.intervals import Instants, firsts, union_length
 from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, OPEN, Column, Trace
@@ -146,7 +146,7 @@ def step_at(steps: Steps, process: Column, time: Column) -> Column:
     out = np.full(len(time), NO_ROW, np.int64)
     if not len(steps):
         return out
-    lanes = Lanes(firsts(steps.process, process), steps.start)
+    lanes = Instants(firsts(steps.process, process), steps.start)
     last = lanes.count_before(process, time, "right") - 1
     inside = (last >= lanes.first[process]) & (time < steps.end[last])
     out[inside] = last[inside]

@@ -18,7 +18,7 @@ from nvprobe.trace import Column
 
 __all__ = [
     "Coverage",
-    "Lanes",
+    "Instants",
     "by_group",
     "expand",
     "firsts",
@@ -202,25 +202,25 @@ def by_group(group: Column) -> Iterator[tuple[int, Column | slice]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """Instants by lane and time."""
+class Instants:
+    """Instants by group and time."""
 
     first: Column
-    """int64 of shape (lanes + 1,): instants of lane L are ``first[L] … first[L + 1]``."""
+    """int64 of shape (groups + 1,): those of group G are ``first[G] … first[G + 1]``."""
     time: Column
 
     @classmethod
-    def of(cls, lane: Column, time: Column, lanes: int) -> Lanes:
-        """Sort instants into ``lanes`` lanes; those of lane -1 are left out."""
-        known = lane >= 0
-        lane, time = lane[known], time[known]
-        order = sorted_by(lane, time)
-        return cls(np.searchsorted(lane[order], np.arange(lanes + 1)), time[order])
+    def of(cls, group: Column, time: Column, groups: int) -> Instants:
+        """Sort instants into ``groups`` groups; those of group -1 are left out."""
+        known = group >= 0
+        group, time = group[known], time[known]
+        order = sorted_by(group, time)
+        return cls(np.searchsorted(group[order], np.arange(groups + 1)), time[order])
 
-    def count_before(self, lane: Column, time: Column, side: str = "left") -> Column:
-        """Position behind the lane's instants before ``time`` (``right``: up to ``time``)."""
-        out = np.zeros(len(lane), np.int64)
-        for code, rows in by_group(lane):
+    def count_before(self, group: Column, time: Column, side: str = "left") -> Column:
+        """Position behind the group's instants before ``time`` (``right``: up to ``time``)."""
+        out = np.zeros(len(group), np.int64)
+        for code, rows in by_group(group):
             low, high = self.first[code], self.first[code + 1]
             out[rows] = low + np.searchsorted(self.time[low:high], time[rows], side)  # type: ignore[call-overload]
         return out

@@ -13,8 +13,8 @@ from nvprobe.analysis.steps import steps
 from nvprobe.analysis.timelines import device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import synchronising_calls
 from nvprobe.analysis.waiting.gaps import device_gaps, device_use
-from nvprobe.analysis.waiting.host_causes import Cause, host_work
-from nvprobe.analysis.waiting.idle import idle_charges
+from nvprobe.analysis.waiting.host_causes import Cause, host_causes
+from nvprobe.analysis.waiting.idle import idle_time
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import Attribution, attribute
 from nvprobe.readers import load
@@ -68,7 +68,7 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
     order = device_order(attribution)
     busy = device_busy(order, len(trace.devices))
     calls = synchronising_calls(attribution, roles, busy, lanes)
-    work = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
+    work = host_causes(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
     rows = zip(found_steps.process, found_steps.start, found_steps.end, strict=True)
     oracle = WaitOracle(trace, [tuple(map(int, row)) for row in rows])
@@ -80,7 +80,7 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
     assert calls.busy_ns.tolist() == [w["busy"] for w in oracle.waits]
     sample = np.unique(np.linspace(0, len(gaps) - 1, GAPS).astype(int)) if len(gaps) else []
     for row in sample:
-        idle, bubble = idle_charges(
+        idle, bubble = idle_time(
             attribution, gaps.take(np.array([row])), found_steps, lanes, calls, work
         )
         charges, bubbles = oracle.charge(wanted_gaps[row])

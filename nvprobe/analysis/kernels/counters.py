@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.attribution.intervals import merged
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, Table, column
 from nvprobe.trace import Counters as Samples

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.grouping import counts, distinct
 from nvprobe.attribution.backward import backward_nodes
-from nvprobe.attribution.intervals import Lanes, sorted_by
+from nvprobe.attribution.intervals import Instants, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.trace import NO_ROW, CallChains, Column, Table, Trace, column
@@ -279,7 +279,7 @@ class LineSamples:
     ) -> Column:
         """int32 line of the last sample in each stretch of a thread, ``NO_LINE`` for none."""
         order = sorted_by(self.thread, self.time)
-        lanes = Lanes.of(self.thread, self.time, len(attribution.autograd))
+        lanes = Instants.of(self.thread, self.time, len(attribution.autograd))
         teller = self.tellers(attribution)[thread]
         out = np.full(len(thread), NO_LINE, np.int32)
         asked = np.flatnonzero(teller != NO_ROW)

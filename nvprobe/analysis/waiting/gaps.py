@@ -19,13 +19,13 @@ from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
 __all__ = [
     "Gaps",
-    "IdleCharges",
+    "IdleTime",
     "LONG_NS",
-    "Pieces",
+    "GapParts",
     "borders",
     "borders_of_ranges",
     "by",
-    "charged",
+    "summed",
     "cut",
     "device_gaps",
     "device_use",
@@ -196,8 +196,8 @@ Cut = tuple[Column, Column]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Gaps cut where charges change: one thread, path, step and side of the call in each."""
+class GapParts:
+    """Parts of gaps with one thread, path, step and side of the call each."""
 
     gap: Column
     """Row of the gaps."""
@@ -206,15 +206,15 @@ class Pieces:
 
     @property
     def length(self) -> Column:
-        """ns of each piece."""
+        """ns of each part."""
         return self.end - self.start
 
-    def rows(self, low: int, high: int) -> Pieces:
-        """Pieces ``low … high - 1``."""
-        return Pieces(self.gap[low:high], self.start[low:high], self.end[low:high])
+    def rows(self, low: int, high: int) -> GapParts:
+        """Parts ``low … high - 1``."""
+        return GapParts(self.gap[low:high], self.start[low:high], self.end[low:high])
 
 
-def cut(gaps: Gaps, cuts: Iterable[Cut]) -> Pieces:
+def cut(gaps: Gaps, cuts: Iterable[Cut]) -> GapParts:
     """Cut every gap at the given instants."""
     gap, time = (np.concatenate(column) for column in zip(*cuts, strict=True))
     inside = (time > gaps.start[gap]) & (time < gaps.end[gap])
@@ -224,7 +224,7 @@ def cut(gaps: Gaps, cuts: Iterable[Cut]) -> Pieces:
     return _inserted(gaps, gap[order], time[order])
 
 
-def _inserted(gaps: Gaps, gap: Column, time: Column) -> Pieces:
+def _inserted(gaps: Gaps, gap: Column, time: Column) -> GapParts:
     """Cut gaps at sorted instants inside them: gap starts and cuts, merged by counting."""
     count = np.bincount(gap, minlength=len(gaps))
     first = np.arange(len(gaps)) + np.cumsum(count) - count
@@ -235,7 +235,7 @@ def _inserted(gaps: Gaps, gap: Column, time: Column) -> Pieces:
     end = np.append(start[1:], 0)
     end[first + count] = gaps.end
     filled = end > start
-    return Pieces(of[filled], start[filled], end[filled])
+    return GapParts(of[filled], start[filled], end[filled])
 
 
 def borders_of_ranges(attribution: Attribution, gaps: Gaps) -> Iterator[Cut]:
@@ -270,8 +270,8 @@ _MOST_CODES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class IdleCharges(Table):
-    """Idle time by everything it is charged to; rows add up to the idle time of the devices."""
+class IdleTime(Table):
+    """Idle time by everything it is assigned to; rows add up to the idle time of the devices."""
 
     device: Column = column("i4")
     """Row of the device, -1 where the source names none."""
@@ -290,20 +290,23 @@ class IdleCharges(Table):
     ns: Column = column("i8")
 
 
-def by(charges: IdleCharges, *names: str) -> tuple[Column, ...]:
-    """The distinct values of some columns, and last the ns charged to each combination."""
-    code = np.zeros(len(charges), np.int64)
+def by(idle: IdleTime, *names: str) -> tuple[Column, ...]:
+    """The distinct values of some columns, and last the ns assigned to each combination."""
+    code = np.zeros(len(idle), np.int64)
     for name in names:
-        values = getattr(charges, name).astype(np.int64) + 1
+        values = getattr(idle, name).astype(np.int64) + 1
         _, code = distinct(code.astype(np.int64) << 32 | values)
     size = int(code.max(initial=-1)) + 1
-    first = np.full(size, len(charges))
-    np.minimum.at(first, code, np.arange(len(charges)))
-    return (*(getattr(charges, name)[first] for name in names), sums(code, charges.ns, size))
+    first = np.full(size, len(idle))
+    np.minimum.at(first, code, np.arange(len(idle)))
+    return (
+        *(getattr(idle, name)[first] for name in names),
+        sums(code, idle.ns, size),
+    )
 
 
-def charged(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleCharges:
-    """Sum the pieces by place (stream, step, path, line, long) and cause."""
+def summed(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleTime:
+    """Sum the parts by place (stream, step, path, line, long) and cause."""
     code = _codes(places)
     size = int(code.max(initial=-1)) + 1
     by_cause = np.zeros((size, len(Cause)), np.int64)
@@ -313,7 +316,7 @@ def charged(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     row, why = np.nonzero(by_cause)
     stream, step, path, line, long = (rows[first[row]] for rows in places)
-    return IdleCharges(
+    return IdleTime(
         device=streams.device[stream],
         stream=stream,
         step=step,
@@ -339,11 +342,11 @@ def _codes(places: tuple[Column, ...]) -> Column:
     return distinct(code)[1].astype(np.int64)
 
 
-def joined(tables: list[IdleCharges]) -> IdleCharges:
-    """The tables of consecutive pieces as one."""
+def joined(tables: list[IdleTime]) -> IdleTime:
+    """The tables of consecutive parts as one."""
     if len(tables) < 2:
-        return tables[0] if tables else IdleCharges.empty()
-    whole = IdleCharges(
+        return tables[0] if tables else IdleTime.empty()
+    whole = IdleTime(
         *(
             np.concatenate(column)
             for column in zip(*(t.columns().values() for t in tables), strict=True)

@@ -21,7 +21,7 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import Calls, Column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, CallRole
 
-__all__ = ["Cause", "HOST_CAUSES", "HostWork", "Stretches", "host_work"]
+__all__ = ["Cause", "HOST_CAUSES", "HostCauses", "Stretches", "host_causes"]
 
 
 class Cause(IntEnum):
@@ -66,7 +66,7 @@ _RANGE_CAUSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class HostWork:
+class HostCauses:
     """Per thread: the time inside anything of a cause or of one matched before it."""
 
     levels: tuple[tuple[Cause, Coverage], ...]
@@ -108,7 +108,7 @@ def _borders(start: Column, end: Column) -> tuple[Column, Column]:
     return border, first
 
 
-def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> HostWork:
+def host_causes(attribution: Attribution, roles: Column, waits: Stretches) -> HostCauses:
     """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
     trace = attribution.trace
     parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
@@ -121,7 +121,7 @@ def host_work(attribution: Attribution, roles: Column, waits: Stretches) -> Host
     marked = _marked_ranges(attribution)
     for cause, ranges in marked.items():
         parts.setdefault(cause, []).append(ranges)
-    return HostWork(tuple(_nested(parts, len(trace.threads))), marked[Cause.INPUT])
+    return HostCauses(tuple(_nested(parts, len(trace.threads))), marked[Cause.INPUT])
 
 
 def _calls(calls: Calls, rows: Column) -> Stretches:

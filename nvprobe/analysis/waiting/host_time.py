@@ -1,16 +1,16 @@
 """Host time between launches, assigned to the thread that launches next, by path and line.
 
-Whose turn it is to launch.
+Assign the time between launches to the thread that launches next.
 
 From the end of one launching call to the start of the next, time belongs to the thread that makes
-the next one. An initiating thread and its autograd threads take turns: together they are one
+the next one. An initiating thread and its autograd threads alternate: together they are one
 *lane*, numbered as the initiating thread is. Every other thread is a lane of its own.
 
 Host time between launches: what the threads that feed the GPU do, by path and Python frame.
 
-The time between launches belongs to the thread whose turn it is (:mod:`.turns`); what of it has no
+The time between launches belongs to the thread that launches next; what of it has no
 name of its own (synchronising, allocating, compiling, communicating, waiting for data) is Python
-and dispatch, ``host`` in the words of ``hostwork``. It bounds how fast a program can launch,
+and dispatch, ``host`` in the words of ``host_causes``. It bounds how fast a program can launch,
 whether or not the GPU waited for it.
 """
 
@@ -29,42 +29,42 @@ from nvprobe.analysis.waiting.code_lines import (
     added_up,
     shared_out,
 )
-from nvprobe.analysis.waiting.gaps import IdleCharges
-from nvprobe.analysis.waiting.host_causes import Cause, HostWork
-from nvprobe.attribution.intervals import Lanes, running_max, runs, sorted_by
+from nvprobe.analysis.waiting.gaps import IdleTime
+from nvprobe.analysis.waiting.host_causes import Cause, HostCauses
+from nvprobe.attribution.intervals import Instants, running_max, runs, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, column
 
 __all__ = [
     "HostTime",
-    "Turns",
+    "NextLaunches",
     "by_label",
     "host_time",
     "launching_calls",
-    "launching_turns",
+    "next_launches",
     "sampled_host_time",
     "thread_lanes",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """Whose turn it is, by lane and time."""
+class NextLaunches:
+    """Which thread launches next, by lane and time."""
 
     lane_of: Column
     """The lane of each thread."""
-    lanes: Lanes
-    """When each turn begins."""
+    lanes: Instants
+    """When each interval begins."""
     thread: Column
-    """The thread that launches next, per turn."""
+    """The thread that launches next, per interval."""
     first: Column
     """Per lane: when its first launching call starts (the largest int64 where it has none)."""
     last: Column
     """Per lane: when its last one ends."""
 
     def at(self, lane: Column, time: Column) -> Column:
-        """The thread whose turn it is at each instant, between the first and the last call."""
+        """The thread that launches next at each instant, between the first and the last call."""
         return self.thread[self.lanes.count_before(lane, time, "right") - 1]
 
 
@@ -76,8 +76,8 @@ def launching_calls(attribution: Attribution) -> Column:
     return np.flatnonzero(used[:-1])
 
 
-def launching_turns(attribution: Attribution) -> Turns:
-    """A turn begins where the thread before has made its last call. There must be calls."""
+def next_launches(attribution: Attribution) -> NextLaunches:
+    """An interval begins where the thread before has made its last call. There must be calls."""
     calls, lane_of = attribution.trace.calls, thread_lanes(attribution)
     rows = launching_calls(attribution)
     rows = rows[sorted_by(lane_of[calls.thread[rows]], calls.start[rows])]
@@ -94,7 +94,7 @@ def launching_turns(attribution: Attribution) -> Turns:
     begins = np.append(True, (lane[1:] != lane[:-1]) | (thread[1:] != thread[:-1]))
     at = np.flatnonzero(begins)
     bounds = np.searchsorted(lane[at], np.arange(len(lane_of) + 1))
-    return Turns(lane_of, Lanes(bounds, since[at]), thread[at], first, last)
+    return NextLaunches(lane_of, Instants(bounds, since[at]), thread[at], first, last)
 
 
 def thread_lanes(attribution: Attribution) -> Column:
@@ -107,7 +107,7 @@ def thread_lanes(attribution: Attribution) -> Column:
 
 
 _BATCH = 1 << 18
-"""Pieces looked at together: it bounds the arrays alive at once."""
+"""Parts looked at together: it bounds the arrays alive at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class HostTime(Table):
     """Launching calls that began here."""
     host_ns: Column = column("i8")
     idle_ns: Column = column("i8")
-    """GPU idle time charged to ``host`` here."""
+    """GPU idle time assigned to ``host`` here."""
     samples: Column | None = column("i8", optional=True)
     """Python samples that told the line; launches and times of a path are divided among its
     lines as its samples are. ``None`` where lines are exact, or where there are none."""
 
 
 def host_time(
-    attribution: Attribution, work: HostWork, idle: IdleCharges, lines: CodeLines | None
+    attribution: Attribution, work: HostCauses, idle: IdleTime, lines: CodeLines | None
 ) -> HostTime:
     """Sum the host time of all lanes, and the idle time it caused."""
     started = launching_calls(attribution)
@@ -158,14 +158,14 @@ def host_time(
 
 def sampled_host_time(
     attribution: Attribution,
-    work: HostWork,
+    work: HostCauses,
     table: HostTime,
     samples: LineSamples,
     waited: tuple[Column, Column],
 ) -> HostTime:
     """The host time of paths divided among the lines that samples saw.
 
-    ``waited`` are the (path, line) of the samples in idle time charged to ``host``.
+    ``waited`` are the (path, line) of the samples in idle time assigned to ``host``.
     """
     if not len(table):
         return table
@@ -191,14 +191,14 @@ def sampled_host_time(
 
 
 def _seen_working(
-    attribution: Attribution, work: HostWork, samples: LineSamples
+    attribution: Attribution, work: HostCauses, samples: LineSamples
 ) -> tuple[Column, Column]:
     """(path, line) of the samples in host time between launches."""
-    turns = launching_turns(attribution)
-    lane = turns.lane_of[samples.thread]
-    inside = (samples.time >= turns.first[lane]) & (samples.time < turns.last[lane])
+    intervals = next_launches(attribution)
+    lane = intervals.lane_of[samples.thread]
+    inside = (samples.time >= intervals.first[lane]) & (samples.time < intervals.last[lane])
     time = samples.time[inside]
-    thread = turns.at(lane[inside], time)
+    thread = intervals.at(lane[inside], time)
     ours = samples.tellers(attribution)[thread] == samples.thread[inside]
     ours &= work.split(thread, time, time + 1)[Cause.HOST] == 1
     path = attribution.open.at(thread[ours], time[ours])
@@ -211,7 +211,7 @@ def _costliest_first(table: HostTime) -> HostTime:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Sums of some rows by place; a trace has millions of pieces, and few places."""
+    """Sums of some rows by place; a trace has millions of parts, and few places."""
 
     key: Column
     """int64: path and line, in order of appearance."""
@@ -227,7 +227,7 @@ def _part(path: Column, line: Column, which: int, values: Column) -> _Part:
 
 
 def _host_parts(
-    attribution: Attribution, work: HostWork, lines: CodeLines | None
+    attribution: Attribution, work: HostCauses, lines: CodeLines | None
 ) -> Iterator[_Part]:
     """Host ns of the launching threads' time."""
     for thread, start, end in _pieces(attribution, lines):
@@ -281,27 +281,30 @@ def _pieces(
 ) -> Iterator[tuple[Column, Column, Column]]:
     """(thread, start, end) of launching threads' time, cut where thread, path or frame change.
 
-    In batches: there are about two pieces a range.
+    In batches: there are about two parts a range.
     """
-    turns = launching_turns(attribution)
+    intervals = next_launches(attribution)
     nestings = [attribution.open.nesting, *([lines.users] if lines is not None else [])]
-    for lane in np.flatnonzero(turns.last > turns.first).tolist():
-        time = _borders(turns, lane, nestings)
+    for lane in np.flatnonzero(intervals.last > intervals.first).tolist():
+        time = _borders(intervals, lane, nestings)
         for low in range(0, len(time) - 1, _BATCH):
             start, end = time[low:-1][:_BATCH], time[low + 1 :][:_BATCH]
             filled = end > start
             start, end = start[filled], end[filled]
-            yield turns.at(np.full(len(start), lane), start), start, end
+            yield intervals.at(np.full(len(start), lane), start), start, end
 
 
-def _borders(turns: Turns, lane: int, nestings: list[Nesting]) -> Column:
+def _borders(intervals: NextLaunches, lane: int, nestings: list[Nesting]) -> Column:
     """When something begins or ends on the threads of a lane, in order."""
-    times = [turns.lanes.time[slice(*turns.lanes.first[lane : lane + 2])], turns.last[[lane]]]
+    times = [
+        intervals.lanes.time[slice(*intervals.lanes.first[lane : lane + 2])],
+        intervals.last[[lane]],
+    ]
     for nesting in nestings:
-        for thread in np.flatnonzero(turns.lane_of == lane).tolist():
+        for thread in np.flatnonzero(intervals.lane_of == lane).tolist():
             own = slice(*nesting.first[thread : thread + 2])
             for time in (nesting.start[own], nesting.end[own]):
-                inside = (time > turns.first[lane]) & (time < turns.last[lane])
+                inside = (time > intervals.first[lane]) & (time < intervals.last[lane])
                 times.append(time[inside])
     out = np.concatenate(times)
     out.sort(kind="stable")

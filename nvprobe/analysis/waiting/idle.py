@@ -1,12 +1,12 @@
 """Why each device was idle: every nanosecond of every gap assigned to one cause, path and line.
 
-Why each device was idle: every nanosecond of every gap charged to one cause and one path.
+Why each device was idle: every nanosecond of every gap assigned to one cause and one path.
 
 A gap ends with an op K, whose call some thread T made. Up to the end of that call the gap is the
 host's and T's doing at each instant is its cause; after it the op was queued. Gaps are cut into
-*pieces* wherever something changes that a charge depends on (a range of T begins or ends, a
+*parts* wherever something changes that an assignment depends on (a range of T begins or ends, a
 step begins or ends, the call ends, the delay of a synchronising call is used up), so that each
-piece has one path; its ns by cause then are differences of covered lengths (``hostwork``).
+part has one path; its ns by cause then are differences of covered lengths (``host_causes``).
 
 Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
 
@@ -31,19 +31,19 @@ from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, SampledTime, shared_out
 from nvprobe.analysis.waiting.gaps import (
     LONG_NS,
+    GapParts,
     Gaps,
-    IdleCharges,
-    Pieces,
+    IdleTime,
     borders,
     borders_of_ranges,
     by,
-    charged,
     cut,
     ends,
     joined,
+    summed,
 )
-from nvprobe.analysis.waiting.host_causes import Cause, HostWork
-from nvprobe.attribution.intervals import Lanes, expand, firsts, runs
+from nvprobe.analysis.waiting.host_causes import Cause, HostCauses
+from nvprobe.attribution.intervals import Instants, expand, firsts, runs
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
@@ -51,14 +51,14 @@ __all__ = [
     "LineIdle",
     "SAMPLED_CAUSES",
     "SampledIdle",
-    "idle_charges",
+    "idle_time",
     "idle_instants",
     "long_gaps",
     "sampled_idle",
 ]
 
 _BATCH = 1 << 18
-"""Pieces charged together: it bounds the arrays alive at once."""
+"""Parts assigned together: it bounds the arrays alive at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +72,31 @@ class _Delays:
     """No later than the end of the host's part; ``start`` where there is no delay."""
 
 
-def idle_charges(
+def idle_time(
     attribution: Attribution,
     gaps: Gaps,
     steps: Steps,
     streams: Streams,
     waits: SyncCalls,
-    work: HostWork,
+    work: HostCauses,
     lines: CodeLines | None = None,
-) -> tuple[IdleCharges, Column]:
-    """Charge every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call.
+) -> tuple[IdleTime, Column]:
+    """Assign every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call.
 
     Where ``lines`` are given, by the user's Python frame too.
     """
     delays = _delays(gaps, waits, work)
-    pieces = _cut(attribution, gaps, steps, delays, lines)
+    parts = _cut(attribution, gaps, steps, delays, lines)
     long = long_gaps(gaps, work)
     bubble = np.zeros(len(waits), np.int64)
     tables, waited = [], []
-    for low in range(0, len(pieces.gap), _BATCH):
-        some = pieces.rows(low, low + _BATCH)
+    for low in range(0, len(parts.gap), _BATCH):
+        some = parts.rows(low, low + _BATCH)
         ns = _causes(gaps, some, delays, work)
         waited.append(some.gap[np.flatnonzero(ns[Cause.SYNC])])
         _move_late(some, delays, ns, bubble)
         places = _places(attribution, gaps, steps, streams, some, lines)
-        tables.append(charged(streams, (*places, long[some.gap]), ns))
+        tables.append(summed(streams, (*places, long[some.gap]), ns))
     known = np.concatenate(waited) if waited else np.empty(0, np.int64)
     bubble += _bubbles(gaps, waits, known[runs(known)])
     return joined(tables), bubble
@@ -106,7 +106,7 @@ def idle_instants(
     attribution: Attribution,
     gaps: Gaps,
     waits: SyncCalls,
-    work: HostWork,
+    work: HostCauses,
     samples: LineSamples,
 ) -> tuple[Column, Column, Column]:
     """(sample, path, cause) of the samples that fall into the host's part of gaps.
@@ -120,14 +120,14 @@ def idle_instants(
     ours = teller[gaps.thread[gap]] == samples.thread[sample]
     ours &= samples.time[sample] < gaps.queued[gap]
     gap, sample = gap[ours], sample[ours]
-    moment = Pieces(gap, samples.time[sample], samples.time[sample] + 1)
+    moment = GapParts(gap, samples.time[sample], samples.time[sample] + 1)
     ns = _causes(gaps, moment, delays, work)
     _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
     cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
     return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
 
 
-def long_gaps(gaps: Gaps, work: HostWork) -> Column:
+def long_gaps(gaps: Gaps, work: HostCauses) -> Column:
     """Bool per gap: its host time, without what has a cause of its own, is `LONG_NS` or more."""
     out = gaps.queued - gaps.start >= LONG_NS
     rows = np.flatnonzero(out & (gaps.thread != NO_ROW))
@@ -136,7 +136,7 @@ def long_gaps(gaps: Gaps, work: HostWork) -> Column:
     return np.asarray(out)
 
 
-def _delays(gaps: Gaps, waits: SyncCalls, work: HostWork) -> _Delays:
+def _delays(gaps: Gaps, waits: SyncCalls, work: HostCauses) -> _Delays:
     """The first ``busy_ns`` of launch-call and host time after the last wait to end in a gap.
 
     Without that wait the host would have been so much earlier, and no more than that.
@@ -170,8 +170,8 @@ def _cut(
     steps: Steps,
     delays: _Delays,
     lines: CodeLines | None,
-) -> Pieces:
-    """Cut gaps at everything that a charge depends on."""
+) -> GapParts:
+    """Cut gaps at everything that an assignment depends on."""
     late = np.flatnonzero(delays.end > delays.start)
     called = np.flatnonzero(gaps.queued > gaps.start)
     cuts = [
@@ -204,29 +204,29 @@ def _processes(attribution: Attribution, gaps: Gaps) -> Column:
     return ops.process[gaps.op]
 
 
-def _causes(gaps: Gaps, pieces: Pieces, delays: _Delays, work: HostWork) -> dict[Cause, Column]:
-    """ns of each cause per piece, before delays."""
-    thread = gaps.thread[pieces.gap]
+def _causes(gaps: Gaps, parts: GapParts, delays: _Delays, work: HostCauses) -> dict[Cause, Column]:
+    """ns of each cause per part, before delays."""
+    thread = gaps.thread[parts.gap]
     unknown = thread == NO_ROW
-    queued = ~unknown & (pieces.start >= gaps.queued[pieces.gap])
+    queued = ~unknown & (parts.start >= gaps.queued[parts.gap])
     out = {cause: np.zeros(len(thread), np.int64) for cause in Cause}
-    out[Cause.UNKNOWN] = np.where(unknown, pieces.length, 0)
-    out[Cause.DEVICE_WAIT] = np.where(queued, pieces.length, 0)
+    out[Cause.UNKNOWN] = np.where(unknown, parts.length, 0)
+    out[Cause.DEVICE_WAIT] = np.where(queued, parts.length, 0)
     host = np.flatnonzero(~unknown & ~queued)
-    for cause, ns in work.split(thread[host], pieces.start[host], pieces.end[host]).items():
+    for cause, ns in work.split(thread[host], parts.start[host], parts.end[host]).items():
         out[cause][host] = ns
     return out
 
 
-def _move_late(pieces: Pieces, delays: _Delays, ns: dict[Cause, Column], bubble: Column) -> None:
-    """Charge what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
-    start, end = delays.start[pieces.gap], delays.end[pieces.gap]
-    late = np.flatnonzero((pieces.start >= start) & (pieces.end <= end))
+def _move_late(parts: GapParts, delays: _Delays, ns: dict[Cause, Column], bubble: Column) -> None:
+    """Assign what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
+    start, end = delays.start[parts.gap], delays.end[parts.gap]
+    late = np.flatnonzero((parts.start >= start) & (parts.end <= end))
     moved = ns[Cause.LAUNCH_CALL][late] + ns[Cause.HOST][late]
     ns[Cause.SYNC][late] += moved
     ns[Cause.LAUNCH_CALL][late] = ns[Cause.HOST][late] = 0
     made = np.flatnonzero(moved)
-    np.add.at(bubble, delays.wait[pieces.gap[late[made]]], moved[made])
+    np.add.at(bubble, delays.wait[parts.gap[late[made]]], moved[made])
 
 
 def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
@@ -234,8 +234,8 @@ def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
     out = np.zeros(len(waits), np.int64)
     first = firsts(waits.thread, gaps.thread)
     thread = gaps.thread[known]
-    low = Lanes(first, waits.end).count_before(thread, gaps.start[known], "right")
-    high = Lanes(first, waits.start).count_before(thread, gaps.queued[known], "left")
+    low = Instants(first, waits.end).count_before(thread, gaps.start[known], "right")
+    high = Instants(first, waits.start).count_before(thread, gaps.queued[known], "left")
     row, wait = expand(low, high)
     gap = known[row]
     begin = np.maximum(waits.start[wait], gaps.start[gap])
@@ -248,18 +248,18 @@ def _places(
     gaps: Gaps,
     steps: Steps,
     streams: Streams,
-    pieces: Pieces,
+    parts: GapParts,
     lines: CodeLines | None,
 ) -> tuple[Column, ...]:
-    """(stream, step, path, line) row of each piece."""
-    thread = gaps.thread[pieces.gap]
+    """(stream, step, path, line) row of each part."""
+    thread = gaps.thread[parts.gap]
     line = np.full(len(thread), NO_ROW, np.int32)
     if lines is not None:
-        line = lines.at(thread, pieces.start)
+        line = lines.at(thread, parts.start)
     return (
-        streams.of_op[gaps.op[pieces.gap]],
-        step_at(steps, _processes(attribution, gaps)[pieces.gap], pieces.start),
-        attribution.open.at(thread, pieces.start),
+        streams.of_op[gaps.op[parts.gap]],
+        step_at(steps, _processes(attribution, gaps)[parts.gap], parts.start),
+        attribution.open.at(thread, parts.start),
         line,
     )
 
@@ -270,7 +270,7 @@ SAMPLED_CAUSES = (Cause.LAUNCH_CALL, Cause.HOST)
 
 @dataclass(frozen=True, slots=True)
 class LineIdle:
-    """Idle time charged to one line."""
+    """Idle time assigned to one line."""
 
     line: str | None
     cause: Cause
@@ -313,8 +313,8 @@ def sampled_idle(
     attribution: Attribution,
     gaps: Gaps,
     waits: SyncCalls,
-    work: HostWork,
-    idle: IdleCharges,
+    work: HostCauses,
+    idle: IdleTime,
     samples: LineSamples,
 ) -> tuple[SampledIdle, tuple[Column, Column]]:
     """Idle time divided among lines; also (path, line) of the samples in ``host`` idle time."""

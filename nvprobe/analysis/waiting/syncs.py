@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from nvprobe.analysis.grouping import counts, distinct, sums
 from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, call_lines
-from nvprobe.analysis.waiting.host_causes import Cause, HostWork
+from nvprobe.analysis.waiting.host_causes import Cause, HostCauses
 from nvprobe.attribution.intervals import by_group, runs, sorted_by
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
@@ -141,7 +141,7 @@ class Syncs:
 
     calls: SyncCalls
     bubble_ns: Column
-    """Per call: the ``sync`` idle it is charged with."""
+    """Per call: the ``sync`` idle it is assigned with."""
     site: Column
     """Per call: row of ``sites``."""
     sites: SyncSites
@@ -172,7 +172,7 @@ def sync_sites(
     attribution: Attribution,
     waits: SyncCalls,
     bubble_ns: Column,
-    work: HostWork,
+    work: HostCauses,
     lines: CodeLines | None = None,
     samples: LineSamples | None = None,
 ) -> Syncs:
@@ -208,7 +208,7 @@ def sync_sites(
 def _named(
     attribution: Attribution,
     waits: SyncCalls,
-    work: HostWork,
+    work: HostCauses,
     path: Column,
     lines: CodeLines | None,
     samples: LineSamples | None,
@@ -322,7 +322,7 @@ def _steps(attribution: Attribution, time: Column) -> Column:
     return np.searchsorted(starts, time, "right").astype(np.int64)
 
 
-def _together(waits: SyncCalls, work: HostWork) -> Column:
+def _together(waits: SyncCalls, work: HostCauses) -> Column:
     """Waits that belong to one synchronisation: a copy that waited, and the wait right after it.
 
     Nothing was launched in between.

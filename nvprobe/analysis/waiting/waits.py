@@ -26,14 +26,14 @@ from nvprobe.analysis.overlap.summary import Overlap, overlap
 from nvprobe.analysis.timelines import DeviceOrder, Streams, device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, line_samples, lines_behind
-from nvprobe.analysis.waiting.gaps import Gaps, IdleCharges, by, device_gaps
-from nvprobe.analysis.waiting.host_causes import Cause, HostWork, Stretches, host_work
+from nvprobe.analysis.waiting.gaps import Gaps, IdleTime, by, device_gaps
+from nvprobe.analysis.waiting.host_causes import Cause, HostCauses, Stretches, host_causes
 from nvprobe.analysis.waiting.host_time import HostTime, host_time, sampled_host_time
 from nvprobe.analysis.waiting.idle import (
     SAMPLED_CAUSES,
     LineIdle,
     SampledIdle,
-    idle_charges,
+    idle_time,
     long_gaps,
     sampled_idle,
 )
@@ -53,8 +53,8 @@ class Waits:
     streams: Streams
     gaps: Gaps
     long: Column
-    """Bool per gap: one long pause of the host (`IdleCharges.long`)."""
-    idle: IdleCharges
+    """Bool per gap: one long pause of the host (`IdleTime.long`)."""
+    idle: IdleTime
     syncs: Syncs
     overlap: Overlap
     collectives: Collectives
@@ -110,10 +110,10 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     everything = order if attribution.unfiltered is None else device_order(attribution.whole)
     busy = device_busy(everything, len(attribution.trace.devices))
     calls = synchronising_calls(attribution, roles, busy, lanes)
-    host = host_work(attribution, roles, (calls.thread, calls.start, calls.end))
+    host = host_causes(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
     lines = lines_behind(attribution)
-    idle, bubbles = idle_charges(attribution, gaps, steps, lanes, calls, host, lines)
+    idle, bubbles = idle_time(attribution, gaps, steps, lanes, calls, host, lines)
     samples = line_samples(attribution.trace) if lines is None else None
     syncs = sync_sites(attribution, calls, bubbles, host, lines, samples)
     worked, sampled = _worked(attribution, gaps, calls, host, idle, lines, samples)
@@ -167,8 +167,8 @@ def _worked(
     attribution: Attribution,
     gaps: Gaps,
     calls: SyncCalls,
-    host: HostWork,
-    idle: IdleCharges,
+    host: HostCauses,
+    idle: IdleTime,
     lines: CodeLines | None,
     samples: LineSamples | None,
 ) -> tuple[HostTime, SampledIdle | None]:

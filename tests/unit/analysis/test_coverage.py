@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvprobe.attribution.intervals import Coverage, Lanes, expand
+from nvprobe.attribution.intervals import Coverage, Instants, expand
 
 END = 30
 interval = st.tuples(st.integers(0, 2), st.integers(0, END), st.integers(0, END))
@@ -52,7 +52,7 @@ def test_first_instant_with_so_much_uncovered_behind(
 
 @given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, END)), max_size=12), instants)
 def test_instants_before(times: list[tuple[int, int]], asked: list[tuple[int, int, int]]) -> None:
-    lanes = Lanes.of(*columns(times, 2), lanes=3)
+    lanes = Instants.of(*columns(times, 2), groups=3)
     lane, time, _ = columns(asked, 3)
     before, up_to = (lanes.count_before(lane, time, side) for side in ("left", "right"))
     for row, (g, t) in enumerate(zip(lane.tolist(), time.tolist(), strict=True)):
