@@ -12,6 +12,7 @@ from nvprobe.analysis.code_places import code_places
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.findings import findings, gather
+from nvprobe.analysis.findings.replayed import replay_of
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.memory import snapshot_peaks
@@ -44,7 +45,8 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     devices = device_use(attribution)
     shapes = range_shapes(attribution.trace)
     evidence = gather(attribution, step_rows, devices, lost, suspect, shapes)
-    found = findings(evidence)
+    by, fidelity = replay_of(evidence)
+    found = findings(evidence, by)
     peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
     owners, lines, graphs, operators = _code(attribution, shapes)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
@@ -52,7 +54,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,
-        verdict=verdict(attribution, devices, ranges, doubts, bound(evidence, found)),
+        verdict=verdict(attribution, devices, ranges, doubts, bound(evidence, found, by)),
         ledger=ledger(attribution),
         ranges=ranges,
         kernels=kernel_rows,
@@ -62,7 +64,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         spans=span_rows(attribution.trace),
         devices=devices,
         warnings=warnings(attribution, suspect, lost, step_rows),
-        missing=missing(attribution, step_rows, shapes),
+        missing=missing(attribution, step_rows, shapes, fidelity),
         waits=evidence.waits,
         modules=module_records(owners, lines),
         module_ledger=module_ledger_records(module_ledger(attribution, owners)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvprobe.analysis.findings import Evidence, Finding
+from nvprobe.analysis.findings.replayed import Replay
 from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.waiting.host_causes import Cause
 
@@ -25,6 +26,7 @@ _ALONE = {
     "exposed_copy": "bound by copies",
 }
 """Findings about time in which the GPU is busy, but computes nothing."""
+_HOST = {"launch-bound", "host-bound"}
 _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("waits for data", (Cause.INPUT,)),
     ("held up by synchronisation", (Cause.SYNC,)),
@@ -36,8 +38,11 @@ _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
 )
 
 
-def bound(evidence: Evidence, found: Sequence[Finding]) -> str:
-    """``launch-bound in step/forward``, ``GPU-bound``, ``unclear: …``."""
+def bound(evidence: Evidence, found: Sequence[Finding], by: Replay | None = None) -> str:
+    """``launch-bound in step/forward``, ``GPU-bound``, ``unclear: …``.
+
+    ``by``: a host that only the profiler makes slow bounds nothing.
+    """
     if not evidence.idle_trusted:
         return f"unclear: {evidence.lost_launches:,} launches left no GPU record"
     if len(evidence.ops) < FEW_OPS and not found:
@@ -50,7 +55,10 @@ def bound(evidence: Evidence, found: Sequence[Finding]) -> str:
         return "GPU-bound" if gain else "GPU-bound, nothing found to gain"
     if not len(evidence.trace.calls):
         return "unclear: no CUDA calls are recorded, so nothing tells what the GPU waits for"
-    return _by_cause(evidence, found)
+    words = _by_cause(evidence, found)
+    if _HOST & set(words.split()) and by is not None and by.busy_share >= BUSY:
+        return "GPU-bound without the profiler"
+    return words
 
 
 def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:

@@ -6,8 +6,10 @@ import numpy as np
 
 from nvprobe.analysis.kernels.work import convolutions_without_work
 from nvprobe.analysis.model import Steps
+from nvprobe.analysis.replay.gate import Fidelity
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes
+from nvprobe.analysis.verdict import duration
 from nvprobe.attribution.model import Attribution, Method
 from nvprobe.trace import NO_ROW, Calls, Column, Missing, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
@@ -81,13 +83,16 @@ _OF_THE_CAPTURE = {
 """Fields of an Analysis that are ``None`` where the capture has nothing for them."""
 
 
-def missing(attribution: Attribution, steps: Steps, shapes: RangeShapes) -> tuple[Missing, ...]:
+def missing(
+    attribution: Attribution, steps: Steps, shapes: RangeShapes, replayed: Fidelity | None = None
+) -> tuple[Missing, ...]:
     """What the loader missed, then what only an attribution shows to be absent."""
     found = [
         *attribution.trace.missing,
         _captured_ranges(attribution),
         _steps(attribution, steps),
         _convolutions(attribution, shapes),
+        _savings(replayed),
     ]
     return tuple(entry for entry in found if entry is not None)
 
@@ -133,6 +138,22 @@ def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
         "steps",
         why,
         ", ".join(ways[:-1]) + f", or {ways[-1]}",
+    )
+
+
+def _savings(replayed: Fidelity | None) -> Missing | None:
+    """Where the model of a step does not give the step, savings are bounds of idle time."""
+    if replayed is None or replayed.passed:
+        return None
+    why = f"a replay of the captured steps is {max(replayed.error, replayed.usual_error):.1%} off"
+    if replayed.lost_ops:
+        why += f"; {replayed.lost_ops:,} GPU ops have no call"
+    if replayed.late_ns:
+        why += f"; ops started {duration(replayed.late_ns)} late for reasons not recorded"
+    return Missing(
+        "savings by replay",
+        f"{why}: findings give bounds of the profiled window",
+        "capture every process that uses the GPU, from a step's begin on",
     )
 
 

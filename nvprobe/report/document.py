@@ -6,10 +6,12 @@ added. docs/json.md and docs/analysis.schema.json are written from the structs b
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from nvprobe.analysis.findings import model as findings
 from nvprobe.analysis.result import Analysis
 from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
@@ -17,7 +19,7 @@ from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
 from nvprobe.report.overlap import Collective, Overlap
 from nvprobe.report.paths import Ledger, Module, Operator, Range, SpanTotals, Step, StepSpread
-from nvprobe.report.schema import Row, is_, pair
+from nvprobe.report.schema import Row, is_, measured, ns, pair
 from nvprobe.report.waits import Host, Idle, Sync
 from nvprobe.version import __version__
 
@@ -36,6 +38,19 @@ __all__ = [
 SCHEMA: Literal["nvprobe.analysis/2"] = "nvprobe.analysis/2"
 
 
+class StepSaving(Row, frozen=True):
+    """What a change saves of the unprofiled step, from replays."""
+
+    low: Annotated[float, measured("%", "at least")]
+    mid: Annotated[float, measured("%", "expected")]
+    high: Annotated[float, measured("%", "at most")]
+    after_previous: Annotated[float, measured("%", "expected, with all findings before it done")]
+    instead_of: Annotated[int | None, is_("number of the finding it is another way for")]
+    step_ns: Annotated[int, ns("the unprofiled step")]
+    calibration: Annotated[str, is_("how the profiler's cost is known: `measured` or `default`")]
+    replay_error: Annotated[float, is_("of the unchanged replay, as a share of the step")]
+
+
 class Finding(Row, frozen=True):
     """A cause of lost time, by what it would save."""
 
@@ -50,6 +65,7 @@ class Finding(Row, frozen=True):
         tuple[int, int],
         pair("saves_low_ns", "saves_high_ns", "how much shorter the window would be", "ns"),
     ]
+    step_saving: Annotated[StepSaving | None, is_("replayed saving; null where none was")]
     try_: Annotated[list[str], is_("what to try, the likeliest first")] = msgspec.field(name="try")
 
 
@@ -164,7 +180,14 @@ def _findings(analysis: Analysis) -> list[Finding] | None:
             source_roles=list(one.roles),
             evidence=dict(one.evidence),
             saves_ns=one.saves_ns,
+            step_saving=_step_saving(one),
             try_=list(one.advice),
         )
         for one in analysis.findings
     ]
+
+
+def _step_saving(one: findings.Finding) -> StepSaving | None:
+    if one.step_saving is None:
+        return None
+    return StepSaving(**dataclasses.asdict(one.step_saving))

@@ -22,6 +22,7 @@ from nvprobe.analysis.findings.kernels import (
     unfused_attention,
 )
 from nvprobe.analysis.findings.model import Evidence, Finding, Severity
+from nvprobe.analysis.findings.replayed import Replay, replayed
 from nvprobe.analysis.findings.sources import with_sources
 from nvprobe.analysis.findings.traffic import exposed_communication, exposed_copies, graph_gaps
 from nvprobe.analysis.findings.waiting import (
@@ -99,16 +100,32 @@ def gather(
     )
 
 
-def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    """Everything worth changing, what saves most first (see :func:`_expected`)."""
+def findings(evidence: Evidence, by: Replay | None = None) -> tuple[Finding, ...]:
+    """Everything worth changing, what saves most first.
+
+    ``by``: the replayed steps, where the capture has any. Its savings stand first, in the order in
+    which they add up; what no replay can weigh follows by :func:`_expected`.
+    """
     if not evidence.window_ns:
         return ()
     specific = [one for rule in RULES for one in rule(evidence)]
     general = [one for rule in GENERAL_RULES for one in rule(evidence, specific)]
-    found = [*specific, *general]
-    found = [_bounded(one, evidence.span_ns) for one in found]
+    weighed: list[Finding] = []
+    others = [*specific, *general]
+    if by is not None:
+        weighed, others = replayed(evidence, others, by)
+    found = [_bounded(one, evidence.span_ns) for one in others]
     kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
-    return tuple(sorted(with_sources(evidence, kept), key=lambda one: -_expected(one)))
+    kept.sort(key=lambda one: -_expected(one))
+    return tuple(with_sources(evidence, [*map(_by_step, weighed), *kept]))
+
+
+def _by_step(finding: Finding) -> Finding:
+    """With its severity: by what it is expected to save of the step."""
+    assert finding.step_saving is not None
+    share = max(finding.step_saving.mid, finding.step_saving.after_previous) / 100
+    severity = next(name for least, name in _SEVERITIES if share >= least)
+    return dataclasses.replace(finding, severity=severity)
 
 
 def _bounded(finding: Finding, span_ns: int) -> Finding:

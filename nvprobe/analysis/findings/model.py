@@ -40,7 +40,16 @@ from nvprobe.attribution.intervals import runs, sorted_by, union_length
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, OpKind, Ops, Trace
 
-__all__ = ["Evidence", "Finding", "HARDLY", "KernelText", "Severity", "Value", "kernel_text"]
+__all__ = [
+    "Evidence",
+    "Finding",
+    "HARDLY",
+    "KernelText",
+    "Severity",
+    "StepSaving",
+    "Value",
+    "kernel_text",
+]
 
 _LETTERS = {
     Family.GEMM: "G", Family.GEMV: "G", Family.SOFTMAX: "S", Family.ELEMENTWISE: "E",
@@ -94,6 +103,24 @@ Value = int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)
+class StepSaving:
+    """What a change saves of the unprofiled step, in per cent of it (docs/replay.md)."""
+
+    low: float
+    mid: float
+    high: float
+    after_previous: float
+    """What it still saves when the findings before it are dealt with."""
+    instead_of: int | None
+    """Number (from 1) of the finding that saves the same; this is another way."""
+    step_ns: int
+    """The unprofiled step."""
+    calibration: Literal["measured", "default"]
+    replay_error: float
+    """Of the unchanged replay, as a share of the captured step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing to change, or to know."""
 
@@ -119,6 +146,11 @@ class Finding:
     """Idle ns per path, as :meth:`Evidence.idle` gives it, that general rules leave out."""
     functions: tuple[str, ...] = ()
     """Functions without a range whose calls, where the sidecar tells them, are the cause."""
+    touches: Column | None = field(default=None, repr=False, compare=False)
+    """What its change is about, where that is not ``ops``: call rows of waits and allocations, op
+    rows of uploads."""
+    step_saving: StepSaving | None = None
+    """Replayed; ``None`` where the capture has no model, or no replay can weigh the change."""
     roles: tuple[str, ...] = ()
     """What each of ``sources`` is: ``line`` or a role of `nvprobe.analysis.code_places`."""
 

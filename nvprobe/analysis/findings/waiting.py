@@ -93,6 +93,7 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             "bubble_ns": bubble,
         },
         saves_ns=(bubble // 2, bubble + _cost_of(evidence, downloads)),
+        touches=syncs.calls.call[rows],
         advice=(
             ("remove it from the loop; measure with CUDA events instead",)
             if explicit
@@ -187,6 +188,7 @@ def pageable_copies(evidence: Evidence) -> Iterator[Finding]:
             "gigabytes_per_s": round(float(size.sum()) / max(int(copied.sum()), 1), 2),
         },
         saves_ns=(min(faster, alone), alone + bubble),
+        touches=op,
         advice=(
             "pin the memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy with "
             "non_blocking=True",
@@ -271,6 +273,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
         sources=(),
         functions=("torch.cuda.empty_cache",) if freed else (),
         calls=rows,
+        touches=rows,
         evidence={
             "allocating_calls": len(rows) - freed,
             "freeing_calls": freed,

@@ -11,7 +11,9 @@ from nvprobe.analysis.replay.calls import Recorded, recorded_events
 from nvprobe.analysis.replay.crossing import stream_waits
 from nvprobe.analysis.replay.edges import Edges, Placed, edges, position
 from nvprobe.analysis.replay.model import EventKind, HostEvents, Model, QueuedOps
+from nvprobe.analysis.replay.run import done_before
 from nvprobe.analysis.replay.waiting import awaited, full_queue, without_waiting
+from nvprobe.analysis.waiting.host_causes import Stretches
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
@@ -35,14 +37,15 @@ class Captured:
     op_end: Column
     process: int
     edges: Edges
+    inputs: Stretches
+    """The ranges that wait for data."""
     lost_ops: int
     """Ops of the process that no call is known for: the model is without them."""
 
     def completion(self) -> Column:
         """Recorded: per border, when the host was there and every op launched before had ended."""
-        rows, e = self.model.borders, self.model.events
-        done = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.op_end))
-        return np.maximum(self.events.begin[rows], done[e.first_op[rows]])
+        rows = self.model.borders
+        return np.maximum(self.events.begin[rows], done_before(self.model, self.op_end)[rows])
 
 
 def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | None:
@@ -117,7 +120,7 @@ def _model(
         QueuedOps(event, stream, end - start, found.gap, found.lat, found.dep, found.dep_lat),
         int(events.lane.max()) + 1, tails, queue,
     )  # fmt: skip
-    return Captured(model, events, op, start, end, process, found, lost)
+    return Captured(model, events, op, start, end, process, found, waits.inputs, lost)
 
 
 def _evened(

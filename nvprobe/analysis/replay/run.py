@@ -15,7 +15,7 @@ from nvprobe.analysis.replay.model import ALL, NEVER, NOTHING, Model
 from nvprobe.attribution.intervals import by_group
 from nvprobe.trace import Column
 
-__all__ = ["Times", "replay", "step_times", "steady_step"]
+__all__ = ["Times", "completion", "done_before", "replay", "step_times", "steady_step"]
 
 _WORTH_A_SCAN = 60
 """Mean events of a segment from which running maxima beat the loop."""
@@ -39,20 +39,28 @@ def replay(model: Model) -> Times:
     return _Scan(model).run(borders)
 
 
-def step_times(model: Model, times: Times, sync_steps: bool = False) -> Column:
-    """Length of each step: from when host and launched ops are done at its begin to its end.
-
-    ``sync_steps``: what is measured with a synchronization at each border; the same difference,
-    as ``completion`` is exactly what such a synchronization waits for.
-    """
+def step_times(model: Model, times: Times) -> Column:
+    """Length of each step: from when host and launched ops are done at its begin to its end."""
     return np.maximum(np.diff(completion(model, times)), model.floor)
 
 
 def completion(model: Model, times: Times) -> Column:
-    """Per border: when the host is there and every op launched before it has ended."""
+    """Per border: when the host is there and every op that its lane launched before has ended.
+
+    What other threads launched counts where these ops wait for it.
+    """
     rows = model.borders
-    done = np.append(NEVER, np.maximum.accumulate(times.op)) if len(times.op) else np.array([NEVER])
-    return np.maximum(times.event[rows], done[model.events.first_op[rows]])
+    return np.maximum(times.event[rows], done_before(model, times.op)[rows])
+
+
+def done_before(model: Model, op_end: Column) -> Column:
+    """Per event: when all earlier ops of the lane that makes the steps have ended."""
+    if not len(op_end):
+        return np.full(len(model.events), NEVER)
+    lane = model.events.lane
+    mine = lane[model.ops.event] == lane[model.borders[:1]].max(initial=0)
+    reach = np.maximum.accumulate(np.where(mine, op_end, NEVER))
+    return np.append(NEVER, reach)[model.events.first_op]
 
 
 def steady_step(lengths: Column) -> int:

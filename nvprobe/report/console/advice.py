@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nvprobe.analysis.findings import Finding
+from nvprobe.analysis.findings.model import StepSaving
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
@@ -135,7 +136,9 @@ def _one(
     lines: list[RenderableType] = [title]
     if where := _where(finding):
         lines.append(Text(where))
-    if finding.saves_ns[1]:
+    if finding.step_saving is not None:
+        lines.append(Text(f"saves {_of_step(finding.step_saving)}"))
+    elif finding.saves_ns[1]:
         lines.append(Text(f"saves {_saving(finding.saves_ns, window, profiler)}"))
     lines += [_hanging("→", Text(plain(advice).plain)) for advice in finding.advice[:_ADVICE]]
     return _hanging(f"{number}.", Group(*lines))
@@ -171,6 +174,21 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
     grid = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_row(mark, body)
     return grid
+
+
+def _of_step(saving: StepSaving) -> str:
+    """Per cent of the step first, then milliseconds of the unprofiled one and how it is known."""
+    low, high, step = saving.low, saving.high, saving.step_ns
+    after = f"{saving.after_previous:.0f}% after those above"
+    if round(saving.mid) == 0:
+        return f"hardly anything by itself, {after}"
+    share = _span(f"{low:.0f}", f"{high:.0f}%", round(low))
+    ns = _span(time(round(step * low / 100)), time(round(step * high / 100)), round(low))
+    known = "measured" if saving.calibration == "measured" else "estimated"
+    text = f"{share} of a step (about {saving.mid:.0f}%): {ns} of {time(step)} unprofiled ({known})"
+    if saving.instead_of is not None:
+        return f"{text}; another way for {saving.instead_of}"
+    return text if abs(saving.after_previous - saving.mid) < 1 else f"{text}; {after}"
 
 
 def _saving(saves: tuple[int, int], window: int, profiler: ProfilerCost | None) -> str:

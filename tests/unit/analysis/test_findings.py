@@ -31,9 +31,12 @@ from tests.unit.analysis.scenes import (
     FP32_GEMM,
     SOFTMAX,
     Scene,
-    analysis_of,
     loop,
+    unprofiled,
 )  # fmt: skip
+from tests.unit.analysis.scenes import (
+    analysis_of as profiled_analysis_of,
+)
 
 MS, US = 1_000_000, 1_000
 
@@ -175,6 +178,13 @@ def churn_of_a_pool(scene: Scene) -> None:
     scene.call("cudaFreeHost", 20 * US)
 
 
+def analysis_of(scene: Scene, **changes: object) -> Analysis:
+    """The analysis of a scene that no profiler slows."""
+    if any(name.startswith("step ") for _, _, name in scene.ranges):
+        changes.setdefault("profiling", unprofiled(scene))
+    return profiled_analysis_of(scene, **changes)
+
+
 def _ignore(_: int) -> None:
     return None
 
@@ -236,9 +246,13 @@ def test_what_a_change_saves_lies_within_the_bound(
     """The scene after the advised change is shorter by something between low and high."""
     before, after = (analysis_of(loop(body)) for body in (slow, fast))
     saved = int(before.devices.window_ns.sum()) - int(after.devices.window_ns.sum())
-    assert before.findings is not None
-    low, high = before.findings[0].saves_ns
-    assert low <= saved <= high * 1.05
+    first = (before.findings or ())[0]
+    if first.step_saving is None:  # no record says which stream waits for which: no model
+        assert first.id == "exposed_copy"
+        assert first.saves_ns[0] <= saved <= first.saves_ns[1] * 1.05
+    else:
+        share = 100 * saved / int(before.devices.window_ns.sum())
+        assert first.step_saving.low <= share <= first.step_saving.high
 
 
 def test_the_line_of_a_sync_is_named() -> None:
@@ -339,9 +353,11 @@ def test_a_long_pause_is_not_promised_to_who_launches_faster() -> None:
     assert pause.title.endswith("a step for the host's own work in step, before step/h2d")
     # The first step's pause lies before the first op: no idle time.
     assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
-    host = found_idle(analysis)
-    assert int(str(pause.evidence["idle_ns"])) + launches.saves_ns[1] == host
-    assert launches.saves_ns[1] < host / 2
+    assert pause.step_saving is not None
+    assert launches.step_saving is not None
+    step = launches.step_saving.step_ns
+    assert launches.step_saving.mid / 100 * step < step - 2 * MS  # none of the pauses
+    assert pause.step_saving.mid / 100 * step == pytest.approx(2 * MS, rel=0.1)
 
 
 def test_gaps_with_a_cause_of_their_own_are_no_pauses() -> None:
@@ -367,17 +383,23 @@ def found_idle(analysis: Analysis) -> int:
     return int(idle.ns[np.isin(idle.cause, (Cause.HOST, Cause.LAUNCH_CALL))].sum())
 
 
-def test_pauses_of_a_launch_are_launches() -> None:
+def test_a_pause_before_all_launches_stays() -> None:
     analysis = analysis_of(loop(lambda scene: paused(scene, 1 * MS), steps=5))
     assert ids(analysis) == ["launch_bound"]
-    assert (analysis.findings or ())[0].saves_ns[1] == found_idle(analysis)
+    saving = (analysis.findings or ())[0].step_saving
+    assert saving is not None
+    assert saving.mid / 100 * saving.step_ns < min(
+        found_idle(analysis) / 5, saving.step_ns - 1 * MS
+    )
 
 
 def test_a_pause_that_comes_once_is_no_pattern() -> None:
     pauses = iter((0, 0, 30 * MS, 0, 0))
     analysis = analysis_of(loop(lambda scene: paused(scene, next(pauses)), steps=5))
     assert ids(analysis) == ["launch_bound"]
-    assert (analysis.findings or ())[0].saves_ns[1] < found_idle(analysis) - 30 * MS
+    saving = (analysis.findings or ())[0].step_saving
+    assert saving is not None
+    assert saving.step_ns < 3 * MS
 
 
 def test_a_kernel_launched_once_is_no_pattern() -> None:
@@ -406,7 +428,7 @@ def test_lost_launches_leave_no_verdict() -> None:
 def test_gaps_inside_graph_replays() -> None:
     def replay(scene: Scene) -> None:
         scene.replay(30, 2 * US, gap=4 * US)
-        scene.host(170 * US)
+        scene.host(100 * US)
 
     analysis = analysis_of(loop(replay))
     assert "graph_gaps" in ids(analysis)
@@ -438,7 +460,7 @@ def test_what_saves_most_stands_first() -> None:
     analysis = analysis_of(loop(both))
     assert ids(analysis) == ["input_wait", "fp32_gemm"]
     severities = [one.severity for one in analysis.findings or ()]
-    assert severities == ["high", "low"]
+    assert severities == ["high", "medium"]
 
 
 def test_data_that_are_ready_save_no_more_than_the_host_waited() -> None:
@@ -450,7 +472,9 @@ def test_data_that_are_ready_save_no_more_than_the_host_waited() -> None:
     found = {one.id: one for one in analysis_of(loop(body)).findings or ()}
     assert found["input_wait"].evidence["idle_ns"] == 3 * MS
     assert found["input_wait"].evidence["host_ns"] == 4 * MS
-    assert found["input_wait"].saves_ns == (1500 * US, 4 * MS)
+    saving = found["input_wait"].step_saving
+    assert saving is not None
+    assert saving.mid / 100 * saving.step_ns == pytest.approx(1 * MS, rel=0.05)
 
 
 def test_waiting_for_data_once_is_start_up() -> None:

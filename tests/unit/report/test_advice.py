@@ -37,7 +37,8 @@ def test_findings_in_json_are_those_of_the_schema() -> None:
     found = to_dict(analysis_of(loop(body)))["findings"]
     assert json.loads(json.dumps(found)) == found
     assert set(found[0]) == {
-        "id", "title", "severity", "path", "sources", "source_roles", "evidence", "saves_ns", "try",
+        "id", "title", "severity", "path", "sources", "source_roles", "evidence", "saves_ns",
+        "step_saving", "try",
     }  # fmt: skip
     assert (found[0]["id"], found[0]["path"]) == ("input_wait", "step/data")
 
@@ -97,5 +98,5 @@ def test_a_snapshot_stands_beside_the_capture(snapshot: Path) -> None:
 def test_the_terminal_shows_what_is_saved_and_what_to_try() -> None:
     text = shown(findings(analysis_of(loop(body)), TreeView(), 100))
     assert "1. The GPU waits for data in step/data" in text
-    assert "% at most" in text
+    assert "% of a step (about " in text
     assert "→ DataLoader(num_workers" in text

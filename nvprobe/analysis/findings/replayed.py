@@ -1,0 +1,238 @@
+"""The savings of findings by replay: which change each finding asks for, and what it saves.
+
+To add a kind of change to an existing finding: a line in ``_edit``. A finding that only a replay
+can weigh: a function in ``FINDERS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from nvprobe.analysis.findings.conversions import double_products, layout_conversions
+from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
+from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
+from nvprobe.analysis.findings.selection import selections
+from nvprobe.analysis.replay.build import build
+from nvprobe.analysis.replay.costs import Calibration, calibrated, calibration
+from nvprobe.analysis.replay.edits import kernels, launches, waits
+from nvprobe.analysis.replay.gate import Fidelity, fidelity
+from nvprobe.analysis.replay.levels import Edit
+from nvprobe.analysis.replay.model import EventKind
+from nvprobe.analysis.replay.run import completion, replay
+from nvprobe.analysis.replay.sample import Sample, sample
+from nvprobe.analysis.replay.search import Proposal, Saving, search
+from nvprobe.attribution.intervals import union_length
+from nvprobe.attribution.model import Kind, PathTable
+from nvprobe.trace import Column
+
+__all__ = ["FINDERS", "Replay", "replay_of", "replayed"]
+
+FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
+    launch_loops,
+    small_uploads,
+    selections,
+    double_products,
+    layout_conversions,
+)
+EFFORTS = {
+    "host_work": 0.6, "graph_break": 0.9, "launch_bound": 0.5, "elementwise_chain": 0.8,
+    "unfused_attention": 0.9, "exposed_copy": 0.8, "exposed_communication": 0.5,
+    "kernel_underfills": 0.5, "kernel_latency_bound": 0.5, "graph_gaps": 0.5,
+}  # fmt: skip
+"""How hard a change is to make; 1, a line, where nothing is said."""
+PAUSE_NS, LONG_NS = 50_000, 400_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replay:
+    """The sampled steps of a capture whose replay holds, and the profiler's cost in them."""
+
+    sample: Sample
+    fidelity: Fidelity
+    calibration: Calibration
+
+    @property
+    def busy_share(self) -> float:
+        """How much of the unprofiled steps the GPU is busy."""
+        model = calibrated(self.sample, self.calibration)
+        times = replay(model)
+        borders = completion(model, times)
+        start = np.maximum(times.op - model.ops.dur, borders[1 if self.sample.steps > 1 else 0])
+        end = np.minimum(times.op, borders[-1])
+        window = int(borders[-1] - borders[1 if self.sample.steps > 1 else 0])
+        busy = union_length(np.zeros(len(start), np.int64), start, np.maximum(end, start), 1)
+        return int(busy[0]) / window if window > 0 else 0.0
+
+
+def replay_of(evidence: Evidence) -> tuple[Replay | None, Fidelity | None]:
+    """(what savings are replayed with, how well the unchanged replay does).
+
+    Both ``None`` where the capture has no steps, calls or ops; the first where the gate fails.
+    """
+    if not evidence.idle_trusted or not evidence.repeats:
+        return None, None
+    captured = build(evidence.attribution, evidence.steps, evidence.waits)
+    if captured is None:
+        return None, None
+    found = fidelity(captured)
+    if not found.passed:
+        return None, found
+    few = sample(evidence.attribution, captured)
+    return Replay(few, found, calibration(few)), found
+
+
+def replayed(
+    evidence: Evidence, found: Sequence[Finding], by: Replay
+) -> tuple[list[Finding], list[Finding]]:
+    """(findings with replayed savings, the best first; those that no replay can weigh).
+
+    What saves too little is left out.
+    """
+    few = by.sample
+    proposed: list[Proposed] = []
+    for one in found:
+        edit = _edit(evidence, few, one)
+        if edit is not None:
+            proposed.append((one, Proposal(edit, EFFORTS.get(one.id, 1.0))))
+    weighed = {id(one) for one, _ in proposed}
+    others = [one for one in found if id(one) not in weighed]
+    for finder in FINDERS:
+        proposed += finder(evidence, few)
+    savings, step = search(
+        lambda stretch: calibrated(few, by.calibration, stretch), [p for _, p in proposed]
+    )
+    place = {one.proposal: number for number, one in enumerate(savings)}
+    out = [
+        _with_saving(evidence, proposed[one.proposal][0], one, step, by, place) for one in savings
+    ]
+    return out, others
+
+
+def _with_saving(
+    evidence: Evidence, finding: Finding, saving: Saving, step: int, by: Replay,
+    place: dict[int, int],
+) -> Finding:  # fmt: skip
+    steps = len(by.sample.captured.model.borders) - 1
+    window = step * steps * len(evidence.devices)
+    instead = None if saving.instead_of is None else place[saving.instead_of] + 1
+    return dataclasses.replace(
+        finding,
+        saves_ns=(round(saving.low * window), round(saving.high * window)),
+        step_saving=StepSaving(
+            low=round(100 * saving.low, 1),
+            mid=round(100 * saving.mid, 1),
+            high=round(100 * saving.high, 1),
+            after_previous=round(100 * saving.after_previous, 1),
+            instead_of=instead,
+            step_ns=step,
+            calibration=by.calibration.source,
+            replay_error=round(by.fidelity.error, 5),
+        ),
+    )
+
+
+def _edit(evidence: Evidence, few: Sample, finding: Finding) -> Edit | None:
+    """The change that a finding asks for; ``None`` where a replay cannot weigh it."""
+    make = _EDITS.get(finding.id)
+    return None if make is None else make(evidence, few, finding)
+
+
+def _events(few: Sample, finding: Finding) -> Column:
+    rows = finding.touches if finding.touches is not None else np.empty(0, np.int64)
+    return np.isin(few.events.call, rows) & (few.events.call >= 0)
+
+
+def _ops(few: Sample, finding: Finding) -> Column:
+    rows = finding.touches if finding.touches is not None else finding.ops
+    return np.isin(few.op, rows if rows is not None else np.empty(0, np.int64))
+
+
+def _sync(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    return waits.remove_sync(few, _events(few, finding))
+
+
+def _upload(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    return waits.async_upload(few, _ops(few, finding))
+
+
+def _compile(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    events = few.compiling_gap | (few.model.events.kind == EventKind.OTHER)
+    return waits.shorten_gaps(events, calls=True, sure=finding.id == "recompile")
+
+
+def _between_graphs(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    """What lies between graphs is all that the host does before the first launch of a next one."""
+    path = few.path
+    paths = evidence.attribution.paths
+    here = np.ones(len(path), bool)
+    if finding.path >= 0:
+        here = _below(paths, np.array([finding.path]))[path]
+    inside = _below(paths, np.flatnonzero(paths.kind == Kind.GRAPH))[path]
+    opened = np.append(False, path[1:] != path[:-1]) | (few.records.ranges > 0)
+    follows = np.append(False, here[:-1] & (few.step[1:] == few.step[:-1]))
+    return launches.graph_break(here & follows & (opened | ~inside), here)
+
+
+def _launches(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    path = few.path
+    if finding.path < 0:
+        return launches.cuda_graph(few, np.ones(len(path), bool))
+    here = _below(evidence.attribution.paths, np.array([finding.path]))
+    return launches.cuda_graph(few, here[path])
+
+
+def _pauses(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    path = few.gap_path
+    here = np.ones(len(path), bool)
+    if finding.path >= 0:
+        here = _below(evidence.attribution.paths, np.array([finding.path]))[path]
+    gap = few.model.events.gap
+    least = LONG_NS if (here & (gap >= LONG_NS)).any() else PAUSE_NS
+    return waits.shorten_gaps(here & (gap >= least))
+
+
+def _tensor_cores(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    gain = finding.evidence["peak_ratio"]
+    return kernels.other_precision(_ops(few, finding), float(gain or 1))
+
+
+def _scaled(evidence: Evidence, few: Sample, finding: Finding) -> Edit | None:
+    if finding.ops is None:
+        return None
+    total = int(evidence.attribution.duration[finding.ops].sum())
+    return kernels.scaled(_ops(few, finding), max(1 - finding.saves_ns[1] / max(total, 1), 0))
+
+
+def _below(paths: PathTable, roots: Column) -> Column:
+    """Bool per path, the last one for none: one of ``roots`` or below it."""
+    out = np.zeros(len(paths.parent) + 1, bool)
+    out[roots] = True
+    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
+        rows = np.flatnonzero(paths.depth == depth)
+        out[rows] |= out[paths.parent[rows]]
+    return out
+
+
+_EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
+    "implicit_sync": _sync,
+    "explicit_sync": _sync,
+    "pageable_copy": _upload,
+    "input_wait": lambda _, few, __: waits.input_wait(few),
+    "allocator": lambda _, few, one: waits.allocator(few, _events(few, one)),
+    "recompile": _compile,
+    "compile_in_window": _compile,
+    "graph_break": _between_graphs,
+    "launch_bound": _launches,
+    "host_work": _pauses,
+    "fp32_gemm": _tensor_cores,
+    "unfused_attention": lambda _, few, one: kernels.sdpa(_ops(few, one)),
+    "elementwise_chain": lambda _, few, one: kernels.fuse_chains(few, _ops(few, one)),
+    "kernel_underfills": _scaled,
+    "kernel_latency_bound": _scaled,
+    "exposed_copy": lambda _, few, one: waits.overlap_upload(few, _ops(few, one)),
+    "exposed_communication": lambda _, few, one: kernels.hide(_ops(few, one)),
+    "graph_gaps": lambda _, few, one: launches.graph_gaps(few, _ops(few, one)),
+}

@@ -1,0 +1,120 @@
+"""Calibration: the model without what the profiler cost, so that it replays the unprofiled step.
+
+Each record costs host time; what remains is scaled by one factor, which the measured unprofiled
+step decides where there is one. Definition: docs/replay.md, "Calibration".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from nvprobe.analysis.replay.model import EventKind, Model
+from nvprobe.analysis.replay.run import replay, steady_step, step_times
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.trace import DEFAULT_COSTS, NO_NAME, Column, RecordCosts
+
+__all__ = ["Calibration", "calibrated", "calibration", "step_of"]
+
+QUERY_NS = 93
+"""A call that only asks for a kernel's name, under the profiler on a quiet host."""
+_QUERIES = ("cuKernelGetName", "cuKernelGetAttribute")
+SLOWEST = 1.9
+UNKNOWN_SLOWNESS = 1.5
+FACTORS = (0.15, 1.6)
+DEFAULT_FACTOR = 0.9
+DEPENDS = 0.05
+"""The factor is solved for where the step depends on it by more than this share."""
+LONG_GAP_NS = 2_000_000
+DRIVER_NS = 20_000
+"""An allocation or a compilation that takes longer is the driver's own work."""
+IN_CALL, IN_GAP = 0.6, 0.4
+"""How a call's cost is shared between the call and the gap before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the profiler cost, and how it is known."""
+
+    source: Literal["measured", "default"]
+    factor: float
+    """Host time left after each record's cost is multiplied by this."""
+    slowness: float
+    costs: RecordCosts
+
+
+def step_of(model: Model) -> int:
+    """The replayed step."""
+    return steady_step(step_times(model, replay(model)))
+
+
+def calibration(sample: Sample) -> Calibration:
+    """The factor that gives the measured unprofiled step, else the default one."""
+    told = sample.attribution.trace.profiling
+    costs = told.costs if told else DEFAULT_COSTS
+    slow = _slowness(sample)
+    default = Calibration("default", DEFAULT_FACTOR / slow, slow, costs)
+    if told is None or told.bare is None:
+        return default
+    low, high = FACTORS
+    lengths = [_solved_step(sample, slow, costs, factor) for factor in (low, high)]
+    target = told.bare.step_ns
+    if lengths[1] - lengths[0] <= DEPENDS * target:
+        return default
+    for _ in range(20):
+        middle = (low + high) / 2
+        if _solved_step(sample, slow, costs, middle) < target:
+            low = middle
+        else:
+            high = middle
+    return Calibration("measured", (low + high) / 2, slow, costs)
+
+
+def _solved_step(sample: Sample, slow: float, costs: RecordCosts, factor: float) -> int:
+    return step_of(calibrated(sample, Calibration("measured", factor, slow, costs)))
+
+
+def calibrated(sample: Sample, by: Calibration, stretch: float = 1.0) -> Model:
+    """The model without the profiler; ``stretch`` multiplies the factor."""
+    model, events, records = sample.model.edit(), sample.events, sample.records
+    scale = by.slowness if by.costs.source == "default" else 1.0
+    c, factor, e = by.costs, by.factor * stretch, model.events
+    call = np.where(e.kind == EventKind.LAUNCH, c.launch_ns, c.call_ns) * scale
+    gap_cost = (
+        IN_GAP * call * np.minimum(events.inside, 1)
+        + c.call_ns * scale * events.between
+        + scale * (c.range_ns * records.ranges + c.module_ns * records.modules)
+        + scale * (c.mark_ns * records.marks + c.operator_ns * records.operators)
+    )
+    inner = np.maximum(events.inside - 1, 0)
+    call_cost = IN_CALL * call * np.minimum(events.inside, 1) + IN_CALL * c.call_ns * scale * inner
+    dur = np.maximum(e.dur - call_cost, e.dur / 4)
+    rest = e.gap - sample.input_ns
+    gap = np.maximum(rest - gap_cost, 0.15 * rest)
+    driver = np.isin(e.kind, (EventKind.ALLOCATION, EventKind.OTHER)) & (e.dur > DRIVER_NS)
+    own_work = (rest >= LONG_GAP_NS) & (by.source == "default")
+    waited = sample.input_ns * (factor if by.source == "measured" else 1.0)
+    e.dur[:] = _rounded(np.where(driver, e.dur, factor * dur))
+    e.gap[:] = _rounded(np.where(own_work, gap * stretch, factor * gap) + waited)
+    positive = e.ret > 0
+    e.ret[positive] = _rounded(np.maximum(e.ret - IN_CALL * call, e.ret / 4))[positive]
+    return model
+
+
+def _rounded(values: Column) -> Column:
+    return np.rint(values).astype(np.int64)
+
+
+def _slowness(sample: Sample) -> float:
+    """How much slower this host was than a quiet one, by the calls that do next to nothing."""
+    trace = sample.attribution.trace
+    calls, distinct = trace.calls, np.unique(trace.calls.name)
+    known = dict(zip(trace.texts(distinct), distinct.tolist(), strict=True))
+    for name in _QUERIES:
+        rows = np.flatnonzero(calls.name == known.get(name, NO_NAME))
+        if len(rows) and name in known:
+            usual = float(np.median(calls.end[rows] - calls.start[rows]))
+            return float(min(max(np.sqrt(usual / QUERY_NS), 1.0), SLOWEST))
+    return UNKNOWN_SLOWNESS

@@ -1,0 +1,146 @@
+"""Changes of what the GPU does: precision, fusion, layout, exposed work."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from nvprobe.analysis.replay.changes import scale
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.attribution.intervals import runs
+from nvprobe.trace import Column
+
+__all__ = ["fewer_conversions", "fuse_chains", "hide", "other_precision", "scaled", "sdpa"]
+
+REACHED = 0.65
+"""Of the ratio of two peaks, what products of usual size gain."""
+SURE_GAIN = 2.5
+ATTENTION = {Level.LOW: 0.5, Level.MID: 0.12, Level.HIGH: 0.04}
+"""What remains of an attention's kernels in a fused one."""
+FUSED_HOST = 0.3
+DISPATCH_NS = 100_000
+"""Dispatching one operator takes no longer; the rest of a gap is something else."""
+NORM = {Level.LOW: 1.0, Level.MID: 0.5, Level.HIGH: 0.25}
+"""What remains of norms and pools in the layout that the convolutions use."""
+
+
+def other_precision(ops: Column, gain: float, casts: Column | None = None) -> Edit:
+    """Products ``gain`` times faster at their peak; conversions (bool per op) go with them."""
+    factor = {
+        Level.LOW: max(1 / SURE_GAIN, 1 / gain),
+        Level.MID: max(1 / (REACHED * gain), 1 / gain) if gain > 1 else 1.0,
+        Level.HIGH: 1 / gain,
+    }
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        scale(model, ops, min(factor[level], 1.0))
+        if casts is not None:
+            scale(model, casts, 0.5 if level == Level.LOW else 0.0)
+        return model
+
+    return edit
+
+
+def sdpa(ops: Column) -> Edit:
+    """Attention in one kernel."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        scale(model, ops, ATTENTION[level])
+        return model
+
+    return edit
+
+
+def scaled(ops: Column, remains: float) -> Edit:
+    """Ops of which at best ``remains`` is left; nothing of it is sure."""
+    factor = {Level.LOW: 1.0, Level.MID: (1 + remains) / 2, Level.HIGH: remains}
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        scale(model, ops, factor[level])
+        return model
+
+    return edit
+
+
+def fewer_conversions(conversions: Column, around: Column) -> Edit:
+    """Tensors in the layout that convolutions use: no conversions, faster kernels around them."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        scale(model, conversions, 0.0)
+        scale(model, around, NORM[level])
+        return model
+
+    return edit
+
+
+def fuse_chains(sample: Sample, ops: Column) -> Edit:
+    """Each run of consecutive ``ops`` (bool per op) as one kernel: its longest."""
+    chain = _chains(sample, ops)
+    rows = np.flatnonzero(chain >= 0)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        if not len(rows):
+            return model
+        dur, code = model.ops.dur[rows], chain[rows]
+        heads = runs(code)
+        longest, total = np.maximum.reduceat(dur, heads), np.add.reduceat(dur, heads)
+        share = {Level.LOW: 0.4 * (total - longest), Level.MID: 0.0, Level.HIGH: -0.5 * longest}
+        model.ops.dur[rows], model.ops.gap[rows] = 0, 0
+        model.ops.dur[rows[heads]] = np.rint(longest + share[level]).astype(np.int64)
+        model.ops.gap[rows[heads]] = model.ops.gap[rows[heads]] + sample.captured.edges.typical_gap
+        rest = np.setdiff1d(rows, rows[heads])
+        model.ops.lat[rest] = NEVER
+        events = np.setdiff1d(model.ops.event[rest], model.ops.event[rows[heads]])
+        model.events.dur[events] = 0
+        gap = model.events.gap[events]
+        spared = (1 - FUSED_HOST) * np.minimum(gap, DISPATCH_NS)
+        model.events.gap[events] = np.rint(gap - spared).astype(np.int64)
+        return model
+
+    return edit
+
+
+def _chains(sample: Sample, ops: Column) -> Column:
+    """Per op the number of its run of neighbors on a stream, -1 for none.
+
+    A run ends where the host waits in between: no kernel spans that.
+    """
+    o, e = sample.model.ops, sample.model.events
+    waits = np.cumsum((e.awaits != NOTHING) | (e.kind == EventKind.STEP))[o.event]
+    out = np.full(len(o), -1)
+    count = 0
+    for stream in np.unique(o.stream).tolist():
+        mine = np.flatnonzero(o.stream == stream)
+        inside = ops[mine]
+        new = inside & np.append(True, ~inside[:-1] | (waits[mine][1:] != waits[mine][:-1]))
+        number = np.cumsum(new) - 1 + count
+        out[mine[inside]] = number[inside]
+        count += int(new.sum())
+    return out
+
+
+def hide(ops: Column) -> Edit:
+    """Work that could run beside other work, as if nothing waited for it. Nothing is sure."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        if level == Level.LOW:
+            return model
+        if level == Level.MID:
+            scale(model, ops, 0.5)
+            return model
+        own = len(model.tails)
+        after = (model.ops.dep >= 0) & ops[np.maximum(model.ops.dep, 0)]
+        model.ops.dep[after] = NOTHING
+        model.ops.stream[ops] = own
+        return dataclasses.replace(model, tails=np.append(model.tails, NEVER))
+
+    return edit

@@ -1,0 +1,123 @@
+"""Changes of how work is launched: graphs, compiled code without breaks, loops in one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.replay.changes import merge
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.analysis.waiting.gaps import LONG_NS
+from nvprobe.attribution.intervals import runs
+from nvprobe.trace import Column
+
+__all__ = ["cuda_graph", "fuse_loop", "graph_break", "graph_gaps"]
+
+GRAPH_NS, NODE_NS = 8_000, 250
+"""Host time of a graph's launch, and more for each of its nodes."""
+NODE_GAP_NS = 1_200
+LEAST_NODES = 10
+BORDER_NS = 6_000
+LOOP_NS = 20_000
+"""Host time of one launch that does the work of a loop over parameters."""
+FLOOR_NS = 1_500
+"""Of a small kernel's length, what starting and ending it takes."""
+LOOP_HOST = {Level.LOW: 0.3, Level.MID: 0.04, Level.HIGH: 0.0}
+LOOP_OPS = {Level.LOW: 1.0, Level.MID: 0.4, Level.HIGH: 0.2}
+
+
+def cuda_graph(sample: Sample, events: Column) -> Edit:
+    """Each stretch of ``events`` without a wait or a long pause as one graph.
+
+    Low: compiled and launched one by one.
+    """
+    group = _stretches(sample, events)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        e, o = model.events, model.ops
+        rows = np.flatnonzero(group >= 0)
+        if not len(rows):
+            return model
+        if level == Level.LOW:
+            e.gap[rows] = np.rint(0.75 * e.gap[rows]).astype(np.int64)
+            e.dur[rows] = np.rint(0.9 * e.dur[rows]).astype(np.int64)
+            return model
+        inside = (group >= 0)[o.event]
+        nodes = np.bincount(group[o.event[inside]], minlength=int(group.max()) + 1)
+        heads = rows[runs(group[rows])]
+        rest = np.setdiff1d(rows, heads)
+        e.gap[rest], e.dur[rest] = 0, 0
+        e.dur[heads] = np.rint(GRAPH_NS + NODE_NS * nodes[group[heads]]).astype(np.int64)
+        o.gap[inside] = np.minimum(o.gap[inside], NODE_GAP_NS)
+        o.lat[inside & np.isin(o.event, rest)] = NEVER
+        return model
+
+    return edit
+
+
+def _stretches(sample: Sample, events: Column) -> Column:
+    """Per event the number of its stretch of launches that nothing waits in, -1."""
+    e = sample.model.events
+    paused = np.append(e.gap[1:] >= LONG_NS, False)  # the pause is before the stretch, not in it
+    breaks = (e.awaits != NOTHING) | (e.kind == EventKind.STEP) | ~events | paused
+    number = np.where(breaks, -1, np.cumsum(breaks))
+    launches = np.bincount(number[number >= 0], minlength=len(breaks) + 1)
+    number[(number >= 0) & (launches[np.maximum(number, 0)] < LEAST_NODES)] = -1
+    return number
+
+
+def graph_break(between: Column, inside: Column) -> Edit:
+    """Compiled graphs with nothing between them. Bools per event: gaps outside, all launches.
+
+    Low: half of what is between. High: one graph needs half of the launches.
+    """
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        gap, dur = model.events.gap, model.events.dur
+        if level == Level.LOW:
+            gap[between] //= 2
+            return model
+        gap[between] = np.minimum(gap[between], BORDER_NS if level == Level.MID else 0)
+        if level == Level.HIGH:
+            gap[inside] //= 2
+            dur[inside] //= 2
+        return model
+
+    return edit
+
+
+def graph_gaps(sample: Sample, ops: Column) -> Edit:
+    """Nodes of graphs without gaps between them; nothing of it is sure."""
+    rest = {Level.LOW: 1.0, Level.MID: 0.5, Level.HIGH: 0.0}
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        nodes = ops & (model.ops.lat == NEVER)
+        model.ops.gap[nodes] = np.rint(model.ops.gap[nodes] * rest[level]).astype(np.int64)
+        return model
+
+    return edit
+
+
+def fuse_loop(sample: Sample, events: Column) -> Edit:
+    """A loop that launches the same small kernels again and again, as one launch a step."""
+    rows = np.flatnonzero(events)
+    step = sample.step[rows]
+    inside = events[sample.model.ops.event] if len(sample.model.ops) else np.empty(0, bool)
+
+    def edit(model: Model, level: Level) -> Model:
+        work = np.maximum(model.ops.dur - FLOOR_NS, 0) * inside
+        of_step = np.bincount(sample.step[model.ops.event], weights=work, minlength=sample.steps)
+        model = model.edit()
+        host = model.events.gap[rows] + model.events.dur[rows]
+        merge(model, events, step, LOOP_HOST[level], LOOP_OPS[level] * of_step[np.unique(step)])
+        heads = rows[runs(step)]
+        first = host[runs(step)]
+        kept = np.rint(LOOP_HOST[level] * first).astype(np.int64)
+        model.events.gap[heads], model.events.dur[heads] = kept, LOOP_NS
+        return model
+
+    return edit

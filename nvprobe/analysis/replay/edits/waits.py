@@ -1,0 +1,239 @@
+"""Changes of what the host waits for: synchronizations, uploads, allocations, data, pauses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from nvprobe.analysis.replay.changes import drop, merge, ops_of, scale, unwait
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.trace import Column, Ops
+
+__all__ = [
+    "allocator",
+    "async_upload",
+    "input_wait",
+    "merge_uploads",
+    "overlap_upload",
+    "remove_sync",
+    "shorten_gaps",
+    "without_selection",
+]
+
+DEVICE_TO_HOST = 2
+PINNED_BYTES_NS, SLOWEST_BYTES_NS, COPY_NS = 45.0, 12.0, 1_500
+"""Rates of copies from pinned memory on a current bus and on the slowest, and what each costs."""
+DATA_WORKERS = {Level.LOW: 2, Level.MID: 8}
+READY_NS = 20_000
+"""The host takes a batch that is ready."""
+INPUT_GAP_NS = 50_000
+PAUSE_NS = 100_000
+TURNS = 4
+"""So many selections close together are turns of a loop."""
+BESIDE = 0.2
+"""A copy takes this much of its time from what runs beside it."""
+
+
+def remove_sync(sample: Sample, events: Column) -> Edit:
+    """Synchronizations that go. Low: the last of each step has to stay. High: with the read."""
+    last = _last_of_steps(sample, events)
+    reads = _reads_before(sample, events) | events
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        unwait(model, events & ~last if level == Level.LOW else events)
+        if level == Level.HIGH:
+            drop(model, reads)
+        return model
+
+    return edit
+
+
+def without_selection(sample: Sample, events: Column, selecting: Column) -> Edit:
+    """Masks instead of selections: the read, the wait and the selecting kernels go.
+
+    ``selecting``: bool per event, launches of kernels that count or find the selected rows. Low:
+    only the waits go. High: turns of a loop become one.
+    """
+    gone = _reads_before(sample, events) | events | selecting
+    turns = gone | _turns(sample, events)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        if level == Level.LOW:
+            unwait(model, events)
+        else:
+            drop(model, turns if level == Level.HIGH else gone)
+        return model
+
+    return edit
+
+
+def _turns(sample: Sample, events: Column) -> Column:
+    """Bool per event: between the first and the last of several ``events`` that follow closely."""
+    out, rows = np.zeros(len(events), bool), np.flatnonzero(events)
+    if len(rows) < TURNS:
+        return out
+    distance = np.diff(rows)
+    close = (distance <= 2 * np.median(distance)) & (np.diff(sample.step[rows]) == 0)
+    for run in np.split(rows, np.flatnonzero(~close) + 1):
+        if len(run) >= TURNS:
+            out[run[0] : run[-1]] = True
+    return out
+
+
+def _last_of_steps(sample: Sample, events: Column) -> Column:
+    rows = np.flatnonzero(events)
+    last = np.zeros(len(events), bool)
+    if len(rows):
+        step = sample.step[rows]
+        last[rows[np.append(step[1:] != step[:-1], True)]] = True
+    return last
+
+
+def _reads_before(sample: Sample, events: Column) -> Column:
+    """The copies to the host that come right before ``events`` (bool per event)."""
+    ops = _ops(sample)
+    reads = np.zeros(len(events), bool)
+    reads[sample.model.ops.event[ops.copy_kind[sample.op] == DEVICE_TO_HOST]] = True
+    return np.append(reads[:-1] & events[1:], False)
+
+
+def _ops(sample: Sample) -> Ops:
+    ops = sample.attribution.trace.ops
+    assert ops is not None
+    return ops
+
+
+def async_upload(sample: Sample, ops: Column) -> Edit:
+    """Uploads from pinned memory that nobody waits for. ``ops``: bool per op."""
+    events = _events(sample, ops)
+    size = _ops(sample).bytes[sample.op[ops]]
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        unwait(model, events)
+        if level == Level.HIGH:
+            model.ops.dur[ops] = 0
+        else:
+            rate = SLOWEST_BYTES_NS if level == Level.LOW else PINNED_BYTES_NS
+            pinned = np.rint(size / rate + COPY_NS).astype(np.int64)
+            model.ops.dur[ops] = np.minimum(model.ops.dur[ops], pinned)
+        return model
+
+    return edit
+
+
+def merge_uploads(sample: Sample, ops: Column) -> Edit:
+    """Many small uploads of a step in one. Low: half of the work around each remains."""
+    events = _events(sample, ops)
+    rows = np.flatnonzero(events)
+    step = sample.step[rows]
+    size = np.zeros(len(events))
+    np.add.at(size, sample.model.ops.event[ops], _ops(sample).bytes[sample.op[ops]])
+    total = np.bincount(step, weights=size[rows]) / PINNED_BYTES_NS + COPY_NS
+    total = total[np.unique(step)]
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        unwait(model, events)
+        merge(model, events, step, 0.5 if level == Level.LOW else 0.0, total)
+        return model
+
+    return edit
+
+
+def overlap_upload(sample: Sample, ops: Column) -> Edit:
+    """Uploads on a stream of their own, a step ahead, beside compute that they slow down a little.
+
+    Low: half of each copy stays in the way.
+    """
+    compute = ~ops & (sample.model.ops.dur > 0)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        copied = model.ops.dur[ops]
+        if level == Level.LOW:
+            scale(model, ops, 0.5)
+            return model
+        busy = int(model.ops.dur[compute].sum())
+        unwait(model, _events(sample, ops))
+        own = len(model.tails)
+        model.ops.stream[ops] = own
+        model.ops.dep[ops] = NOTHING
+        after = (model.ops.dep >= 0) & ops[np.maximum(model.ops.dep, 0)]
+        model.ops.dep[after] = NOTHING
+        if busy:
+            scale(model, compute, 1 + BESIDE * float(copied.sum()) / busy)
+        return dataclasses.replace(model, tails=np.append(model.tails, NEVER))
+
+    return edit
+
+
+def _events(sample: Sample, ops: Column) -> Column:
+    """Bool per event: it launched one of ``ops``."""
+    out = np.zeros(len(sample.events), bool)
+    out[sample.model.ops.event[ops]] = True
+    return out
+
+
+def allocator(sample: Sample, events: Column) -> Edit:
+    """Memory that stays with the allocator: no call, no wait. Low: half of their time."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        unwait(model, events)
+        model.events.dur[events] //= 2 if level == Level.LOW else 1
+        if level != Level.LOW:
+            model.events.dur[events] = 0
+        return model
+
+    return edit
+
+
+def input_wait(sample: Sample) -> Edit:
+    """Batches made by workers ahead of time; a step is no shorter than they take.
+
+    Low: two workers; mid: eight; high: as many as it takes.
+    """
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        waited = np.minimum(sample.input_ns, model.events.gap)
+        waited[waited <= INPUT_GAP_NS] = 0
+        ready = np.where(waited > 0, READY_NS, 0)
+        model.events.gap[:] = np.rint(model.events.gap - waited + ready).astype(np.int64)
+        workers = DATA_WORKERS.get(level)
+        floor = round(float(waited.sum()) / sample.steps / workers) if workers else 0
+        return dataclasses.replace(model, floor=max(model.floor, floor))
+
+    return edit
+
+
+def shorten_gaps(events: Column, calls: bool = False, sure: bool = False) -> Edit:
+    """Host work before ``events`` that goes; ``calls``: and their own time.
+
+    Low: all of it stays, unless ``sure``. Mid: a tenth of a millisecond each.
+    """
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        if level == Level.LOW and not sure:
+            return model
+        e = model.events
+        rest = 0 if level == Level.HIGH else PAUSE_NS
+        e.gap[events] = np.minimum(e.gap[events], rest)
+        if calls:
+            own = events & np.isin(e.kind, (EventKind.OTHER, EventKind.ALLOCATION))
+            e.dur[own] = np.minimum(e.dur[own], rest)
+        return model
+
+    return edit
+
+
+def ops_of_events(sample: Sample, events: Column) -> Column:
+    """Bool per op: launched by one of ``events``."""
+    return ops_of(sample.model, events)

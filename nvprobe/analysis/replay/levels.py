@@ -1,0 +1,22 @@
+"""How much of a change comes true: the three models that each kind of change gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from nvprobe.analysis.replay.model import Model
+
+__all__ = ["Edit", "Level"]
+
+
+class Level(IntEnum):
+    """Of what the capture cannot tell, how much turns out well."""
+
+    LOW = 0
+    MID = 1
+    HIGH = 2
+
+
+Edit = Callable[[Model, Level], Model]
+"""The changed model; the given one stays as it is."""

@@ -1,0 +1,155 @@
+"""Findings that only a replay can weigh, each where it is worth making and where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nvprobe.analysis import Analysis
+from tests.unit.analysis.scenes import (
+    ADD,
+    BF16_GEMM,
+    Scene,
+    analysis_of,
+    loop,
+    unprofiled,
+)
+
+US = 1000
+FP64_GEMM = "cutlass_80_tensorop_d884gemm_128x64_16x3_nn_align1"
+TO_DOUBLE = "void at::native::vectorized_elementwise_kernel<4, at::native::copy<double>>(int)"
+CONVOLUTION = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
+CONVERSION = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(int)"
+SCAN = "void cub::DeviceScanKernel<int>(int)"
+COUNT = "void at_cuda_detail::cub::DeviceReduceSingleTileKernel<int>(int)"
+SELECT = "void at_cuda_detail::cub::detail::select::DeviceSelectSweepKernel<int>(int)"
+SMALL = tuple(f"void my_small_kernel_{number}(int)" for number in range(4))
+
+
+def ids(body: Callable[[Scene], None]) -> list[str]:
+    return [one.id for one in analyzed(body).findings or ()]
+
+
+def analyzed(body: Callable[[Scene], None]) -> Analysis:
+    scene = loop(body, steps=5)
+    return analysis_of(scene, profiling=unprofiled(scene))
+
+
+def parameters(scene: Scene, busy: int = 0) -> None:
+    scene.inside("forward", lambda: work(scene, 200 * US))
+    if busy:
+        work(scene, busy)
+
+    def each() -> None:
+        for _ in range(30):
+            for name in SMALL:
+                scene.host(10 * US)
+                scene.launch(name, 2 * US)
+
+    scene.inside("optimizer", each)
+
+
+def work(scene: Scene, ns: int) -> None:
+    scene.launch(BF16_GEMM, ns)
+
+
+def test_a_loop_over_parameters() -> None:
+    first = (analyzed(parameters).findings or ())[0]
+    assert first.id == "launch_loop"
+    assert first.evidence["launches_per_step"] == 120
+    assert first.evidence["different_kernels"] == 4
+    assert first.step_saving is not None
+    assert first.step_saving.low > 30
+
+
+def test_a_loop_behind_a_busy_gpu_is_not_worth_it() -> None:
+    found = analyzed(lambda scene: parameters(scene, busy=20_000 * US)).findings or ()
+    assert "launch_loop" not in [one.id for one in found]
+
+
+def test_a_loop_that_reads_values_is_no_loop_of_launches() -> None:
+    def reads(scene: Scene) -> None:
+        for _ in range(40):
+            scene.launch(SMALL[0], 2 * US)
+            scene.item()
+
+    found = ids(reads)
+    assert found[0] == "implicit_sync"
+    assert "launch_loop" not in found
+
+
+def uploads(scene: Scene, count: int) -> None:
+    def batch() -> None:
+        for _ in range(count):
+            scene.host(20 * US)
+            scene.upload(2 * US, pageable=True)
+
+    scene.inside("h2d", batch)
+    work(scene, 300 * US)
+
+
+def test_many_small_copies() -> None:
+    found = analyzed(lambda scene: uploads(scene, 60)).findings or ()
+    assert found[0].id == "small_copies"
+    assert found[0].evidence["copies_per_step"] == 60
+    assert "small_copies" not in ids(lambda scene: uploads(scene, 4))
+
+
+def masked(scene: Scene, ahead: int = 0) -> None:
+    if ahead:
+        work(scene, ahead)
+    for _ in range(8):
+        scene.host(20 * US)
+        scene.launch(COUNT, 2 * US)
+        scene.item()
+        scene.launch(SELECT, 3 * US)
+        scene.launch(ADD, 10 * US)
+    work(scene, 100 * US)
+
+
+def test_rows_selected_by_a_mask() -> None:
+    found = {one.id: one for one in analyzed(masked).findings or ()}
+    assert next(iter(found)) == "mask_select"
+    assert found["mask_select"].evidence["selections_per_step"] == 8
+    assert found["mask_select"].evidence["selecting_kernels_per_step"] == 16
+
+
+def test_a_scan_without_a_wait_is_no_selection() -> None:
+    def scans(scene: Scene) -> None:
+        for _ in range(8):
+            scene.host(20 * US)
+            scene.launch(SCAN, 3 * US)
+
+    assert "mask_select" not in ids(scans)
+
+
+def test_products_in_double() -> None:
+    def doubles(scene: Scene) -> None:
+        scene.launch(TO_DOUBLE, 50 * US)
+        scene.launch(FP64_GEMM, 400 * US)
+        work(scene, 100 * US)
+
+    first = (analyzed(doubles).findings or ())[0]
+    assert first.id == "fp64_gemm"
+    assert first.step_saving is not None
+    assert first.step_saving.mid > 60  # eight times the rate in TF32, and no conversions
+    assert "fp64_gemm" not in ids(lambda scene: idle_doubles(scene))
+
+
+def idle_doubles(scene: Scene) -> None:
+    """The same product of a GPU that waits for its host."""
+    scene.launch(FP64_GEMM, 40 * US)
+    scene.host(2000 * US)
+    work(scene, 10 * US)
+
+
+@pytest.mark.parametrize(("conversions", "expected"), [(6, True), (1, False)])
+def test_conversions_of_the_layout(conversions: int, expected: bool) -> None:
+    def layers(scene: Scene) -> None:
+        for layer in range(6):
+            if layer < conversions:
+                scene.launch(CONVERSION, 80 * US)
+            scene.launch(CONVOLUTION, 100 * US)
+
+    assert ("layout_conversion" in ids(layers)) is expected

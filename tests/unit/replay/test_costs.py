@@ -1,0 +1,73 @@
+"""Calibration: what the profiler cost is taken away, and a measured step is met."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from nvprobe.analysis.completeness import lost_launches
+from nvprobe.analysis.replay.build import build
+from nvprobe.analysis.replay.costs import calibrated, calibration, step_of
+from nvprobe.analysis.replay.sample import Sample, sample
+from nvprobe.analysis.steps import steps
+from nvprobe.analysis.waiting.waits import waits
+from nvprobe.attribution import attribute
+from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, StepTime
+from tests.unit.analysis.scenes import ADD, BF16_GEMM, Scene, loop
+
+US = 1000
+
+
+def host_bound(scene: Scene) -> None:
+    for _ in range(40):
+        scene.host(20 * US)
+        scene.launch(ADD, 2 * US, cost=10 * US)
+
+
+def gpu_bound(scene: Scene) -> None:
+    for _ in range(40):
+        scene.launch(BF16_GEMM, 100 * US)
+
+
+def few(body, bare_ns: int | None) -> Sample:
+    trace = loop(body, steps=6).trace()
+    step = None if bare_ns is None else StepTime(bare_ns, None, 20, 4)
+    cost = ProfilingCost("nsys", step, None, DEFAULT_COSTS, None)
+    attribution = attribute(dataclasses.replace(trace, profiling=cost))
+    found = steps(attribution, lost_launches(attribution))
+    captured = build(attribution, found, waits(attribution, found))
+    assert captured is not None
+    return sample(attribution, captured)
+
+
+def test_the_measured_step_is_met() -> None:
+    some = few(host_bound, 700 * US)
+    by = calibration(some)
+    assert by.source == "measured"
+    assert step_of(calibrated(some, by)) == pytest.approx(700 * US, rel=0.01)
+
+
+def test_a_step_that_the_gpu_decides_needs_no_factor() -> None:
+    some = few(gpu_bound, 4_000 * US)
+    by = calibration(some)
+    assert by.source == "default"
+    assert step_of(calibrated(some, by)) == pytest.approx(step_of(some.model), rel=0.001)
+
+
+def test_without_a_measurement_records_cost_what_they_usually_do() -> None:
+    some = few(host_bound, None)
+    by = calibration(some)
+    assert (by.source, by.slowness) == ("default", 1.5)  # nothing tells how slow the host was
+    step = step_of(calibrated(some, by))
+    assert step < step_of(some.model) - 40 * DEFAULT_COSTS.launch_ns
+    assert step < step_of(calibrated(some, by, 1.33))
+
+
+def test_the_sample_is_of_neighboring_steps() -> None:
+    some = few(host_bound, None)
+    assert some.steps == 4
+    assert len(some.events) == len(some.model.events)
+    assert np.all(np.diff(some.events.begin) >= 0)
+    assert step_of(some.model) == pytest.approx(1200 * US, rel=0.01)

@@ -1,0 +1,119 @@
+"""The order of changes, what remains of each after others, and what a change does to a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvprobe.analysis.replay import changes
+from nvprobe.analysis.replay.costs import step_of
+from nvprobe.analysis.replay.edits.kernels import scaled
+from nvprobe.analysis.replay.edits.waits import shorten_gaps
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import (
+    NEVER,
+    NOTHING,
+    EventKind,
+    HostEvents,
+    Model,
+    QueuedOps,
+)
+from nvprobe.analysis.replay.run import replay
+from nvprobe.analysis.replay.search import NOTABLE, Proposal, search
+from tests.unit.replay.models import models
+
+
+def loop(gap: int, op: int, launches: int = 10, steps: int = 4) -> Model:
+    """Steps of equal launches: the slower of host and GPU decides."""
+    events, ops = [], []
+    for step in range(steps + 1):
+        events.append((0, 0, 0, EventKind.STEP, NOTHING, 0, len(ops)))
+        for _ in range(launches if step < steps else 0):
+            ops.append((len(events), 0, op, 0, 0, NOTHING, 0))
+            events.append((0, gap, 0, EventKind.LAUNCH, NOTHING, 0, len(ops) - 1))
+    return Model(HostEvents(*np.array(events).T), QueuedOps(*np.array(ops).T), 1, np.array([NEVER]))
+
+
+def same(model: Model, _: Level) -> Model:
+    return model.edit()
+
+
+def everywhere(model: Model) -> np.ndarray:
+    return np.ones(len(model.events), bool)
+
+
+def faster(model: Model, remains: float) -> Edit:
+    return scaled(np.ones(len(model.ops), bool), remains)
+
+
+def found(model: Model, *edits: Edit):
+    return search(lambda _: model, [Proposal(edit, 1.0) for edit in edits])
+
+
+def test_an_empty_change_saves_exactly_nothing() -> None:
+    model = loop(100, 30)
+    assert step_of(same(model, Level.MID)) == step_of(model) == 1000
+    assert found(model, same) == ([], 1000)
+
+
+def test_a_faster_kernel_behind_a_slow_host_saves_nothing() -> None:
+    slow_host, slow_gpu = loop(100, 30), loop(30, 100)
+    assert found(slow_host, faster(slow_host, 0.5))[0] == []
+    (saving,), step = found(slow_gpu, faster(slow_gpu, 0.5))
+    assert step == 1000
+    assert (saving.low, saving.mid) == (0, pytest.approx(0.25))
+    assert saving.high == pytest.approx(0.5 + 0.075)
+
+
+def test_what_another_change_saves_already_is_another_way() -> None:
+    model = loop(100, 30)
+    most = shorten_gaps(everywhere(model), sure=True)
+
+    def half(model: Model, level: Level) -> Model:
+        return changed(model, 2)
+
+    def all_of_it(model: Model, level: Level) -> Model:
+        return changed(model, 100)
+
+    def changed(model: Model, by: int) -> Model:
+        model = model.edit()
+        model.events.gap[:] //= by
+        return model
+
+    savings, _ = found(model, half, all_of_it)
+    assert [(one.proposal, one.instead_of) for one in savings] == [(1, None), (0, 1)]
+    assert savings[1].after_previous < NOTABLE <= savings[1].mid
+    assert found(model, most)[0] == []  # pauses of 0.1 ms are not what these gaps are
+
+
+def test_what_saves_only_after_another_change_is_found() -> None:
+    model = loop(100, 60)
+
+    def no_host(model: Model, level: Level) -> Model:
+        model = model.edit()
+        model.events.gap[:] = 0
+        return model
+
+    savings, _ = found(model, faster(model, 0.1), no_host)
+    assert [one.proposal for one in savings] == [1, 0]
+    host, kernels = savings
+    assert host.mid == host.after_previous == pytest.approx(0.4)
+    assert kernels.mid == 0
+    assert kernels.after_previous == pytest.approx(0.27)
+    assert host.after_previous + kernels.after_previous < 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(models(), st.data())
+def test_dropping_never_ends_later(model: Model, data: st.DataObject) -> None:
+    gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(model.events),
+                                       max_size=len(model.events))))  # fmt: skip
+    changed = model.edit()
+    changes.drop(changed, gone)
+    assert replay(changed).event.max() <= replay(model).event.max()
+    again = model.edit()
+    changes.unwait(again, gone)
+    assert replay(again).event.max() <= replay(model).event.max()
+    assert changed.events.first_op.tolist() == model.events.first_op.tolist()
