@@ -99,7 +99,7 @@ class _Assembly:
         self.notes: list[str] = []
         self._drop_repeated()
         self._drop_untimed()
-        self._tell_unknown()
+        self._report_unknown()
         self.zero = time_zero(self.rows)
         for columns in self.rows.values():
             impossible_to_zero(columns, self.zero)
@@ -113,9 +113,8 @@ class _Assembly:
         missing, source = tuple(missing_parts(self.rows, self.collector)), self._source()
         flows, memory = self._flows(), self._memory()
         overheads = Overheads(**self._named("overheads"))
-        frames = (
-            Frames(**self._named("frames")) if self.collector.python_stacks else Frames.absent()
-        )
+        stacks = self.collector.python_stacks
+        frames = Frames(**self._named("frames")) if stacks else Frames.absent()
         self._let_go("flows", "memory", "overheads", "frames", "window", "window_end")
         ranges, operators = self._ranges()
         self._let_go("operators", "annotations", "modules")
@@ -124,11 +123,10 @@ class _Assembly:
         calls, ops, syncs = self._calls(), self._ops(captured.node), self._syncs()
         nodes = captured.table(calls.process, calls.thread, calls.start)
         devices = device_table(self.about, self.device_ids, self.names.__getitem__)
-        processes, threads = self._processes(), self._threads()
         return Trace(
             sources=(source,),
-            processes=processes,
-            threads=threads,
+            processes=self._processes(),
+            threads=self._threads(),
             devices=devices,
             calls=calls,
             ops=ops,
@@ -183,7 +181,7 @@ class _Assembly:
                 "with impossible times"
             )
 
-    def _tell_unknown(self) -> None:
+    def _report_unknown(self) -> None:
         unknown = self.collector.unknown
         if unknown:
             names = ", ".join(printable(name, 40) for name in sorted(unknown)[:4])
@@ -265,7 +263,7 @@ class _Assembly:
         shorts = [self.names[short_kernel(copy.name)] for copy in copies]
         is_copy = columns["kind"] == OpKind.MEMCPY
 
-        def told(values: list[int]) -> Column:
+        def of_copies(values: list[int]) -> Column:
             """Values of copies for every op, -1 for the others."""
             return np.where(is_copy, np.array(values, np.int64)[inverse], -1)
 
@@ -284,9 +282,9 @@ class _Assembly:
             short_name=np.where(is_kernel, np.array(shorts, np.int32)[inverse], name),
             graph_node=graph_node,
             bytes=np.where(is_kernel, -1, columns["bytes"]),
-            copy_kind=told([copy.kind for copy in copies]),
-            source_memory=told([copy.source for copy in copies]),
-            target_memory=told([copy.target for copy in copies]),
+            copy_kind=of_copies([copy.kind for copy in copies]),
+            source_memory=of_copies([copy.source for copy in copies]),
+            target_memory=of_copies([copy.target for copy in copies]),
         )
 
     def _process_of_ops(self) -> Column:

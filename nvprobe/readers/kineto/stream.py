@@ -3,7 +3,7 @@
 Nothing here understands an event. A piece that :class:`EventStream` yields is the text of whole
 events separated by commas (about :data:`PIECE` bytes), cut where a ``}`` and a comma are followed
 by the first key of an event. A cut that falls inside an event (a list of objects in its arguments)
-makes both pieces fail to decode, which the reader notices and mends.
+makes both pieces fail to decode, which the reader notices and repairs.
 """
 
 from __future__ import annotations
