@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 
 from nvprobe.analysis.bounds import bound
-from nvprobe.analysis.code_places import code_places
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.findings import findings, gather
@@ -79,7 +78,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
         profiler=profiler_cost(evidence),
-        places=code_places(attribution),
+        places=evidence.waits.places,
     )
 
 

@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from nvprobe.analysis.libraries import library_of
 from nvprobe.attribution.kinds import CATEGORY_KINDS, OWN_DOMAIN
 from nvprobe.attribution.model import Attribution, Kind, PathTable
 from nvprobe.attribution.names import clean_names
 from nvprobe.trace import NO_NAME
 from nvprobe.trace.sidecar import Place
 
-__all__ = ["FROM", "FUNCTION", "LINE", "CodePlaces", "Line", "code_places"]
+__all__ = ["FROM", "FUNCTION", "LINE", "CodePlaces", "Line", "code_places", "running_line"]
 
 LINE = "line"
 """The very line: where a synchronisation, a graph break or a launch happened."""
@@ -40,6 +42,11 @@ class Line(NamedTuple):
 
     source: str
     role: str
+
+
+def running_line(label: str, framed: bool) -> Line:
+    """What was running; ``framed``: lines with a function behind are frames of a torch trace."""
+    return Line(label, FUNCTION if framed and label.endswith(")") else LINE)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,27 @@ class CodePlaces:
             found = [one for one in found if one.detail in around] or found
         return tuple(Line(one.source, one.role) for one in _likeliest(found))
 
+    def nearest(self, path: int) -> Line | None:
+        """The line of the innermost range of a path whose line is known, or None.
+
+        The user's own line comes before a library's. A range that is entered in several places
+        has no line: which of them it was is not known.
+        """
+        climbed = []
+        while path >= 0 and path not in self._nearest:
+            climbed.append(path)
+            path = int(self.paths.parent[path])
+        line = self._nearest.get(path)
+        for row in reversed(climbed):
+            line = self._nearest[row] = _nearer(line, self._only(row))
+        return line
+
+    def _only(self, path: int) -> Line | None:
+        """The one line at which the last range of a path begins; of a step, the program's loop."""
+        lines = self.own(path) or self._loops.get(path, ())
+        same = {line for line in lines if line.role == lines[0].role}
+        return lines[0] if len(same) == 1 else None
+
     def functions(
         self, names: Sequence[str], details: Iterable[str] = ()
     ) -> tuple[tuple[Line, ...], str | None]:
@@ -103,6 +131,27 @@ class CodePlaces:
         while (path := int(self.paths.parent[path])) >= 0:
             above.add(self._name(path))
         return above
+
+    @cached_property
+    def _nearest(self) -> dict[int, Line | None]:
+        """What `nearest` found so far."""
+        return {}
+
+    @cached_property
+    def _loops(self) -> dict[int, tuple[Line, ...]]:
+        """By step: the lines of the program that iterate over the batches fetched right in it.
+
+        What a library iterates over says nothing of the loop around it.
+        """
+        paths = self.paths
+        out: dict[int, tuple[Line, ...]] = {}
+        for row in np.flatnonzero((paths.kind == Kind.PHASE) & (paths.parent >= 0)).tolist():
+            step = int(paths.parent[row])
+            loops = [one for one in self.own(row) if one.role == "loop"]
+            if Kind(int(paths.kind[step])) == Kind.STEP:
+                own = [one for one in loops if library_of(one.source) is None]
+                out[step] = (*out.get(step, ()), *own)
+        return out
 
     @cached_property
     def _ranges(self) -> dict[tuple[Kind, str], list[Place]]:
@@ -142,6 +191,15 @@ def code_places(attribution: Attribution) -> CodePlaces | None:
     if any(source.kind == "torch-trace" for source in trace.sources):
         ours.add(NO_NAME)
     return CodePlaces(paths, trace.sidecar.places, frozenset(ours))
+
+
+def _nearer(outer: Line | None, own: Line | None) -> Line | None:
+    """The line of a range, or that of the ranges around it: the user's own where there is one."""
+    if own is None:
+        return outer
+    if outer is not None and library_of(own.source) and not library_of(outer.source):
+        return outer
+    return own
 
 
 def _summed(places: Iterable[Place]) -> list[Place]:

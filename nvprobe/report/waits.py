@@ -32,6 +32,8 @@ class Sync(Row, frozen=True):
     call: Annotated[str | None, is_("CUDA function")]
     path: Annotated[str | None, is_("path in which it is called")]
     source: Annotated[str | None, is_("line that calls it")]
+    place: Annotated[str | None, is_("where no `source` is known, a line around it")]
+    place_role: Annotated[str | None, is_('what `place` is (docs/findings.md, "Which line")')]
     operator: Annotated[str | None, is_("PyTorch operator around it")]
     count: Annotated[int, is_("calls")]
     wait_ns: Annotated[int, ns("time that the host spends inside")]
@@ -81,6 +83,7 @@ class IdleByLine(Row, frozen=True):
     """Idle time by line of the program and cause."""
 
     line: Annotated[str | None, is_("`file:line`")]
+    role: Annotated[str | None, is_('what the line is (docs/findings.md, "Which line")')]
     samples: Annotated[int | None, is_("Python samples it is estimated from; null if exact")]
     cause: Annotated[str, is_(_CAUSE)]
     ns: Annotated[int, ns("GPU idle time")]
@@ -119,12 +122,15 @@ def syncs(analysis: Analysis) -> list[Sync] | None:
     if waits is None or not trace.calls.recorded:
         return None
     sites, labels = waits.syncs.sites, waits.syncs.labels.to_pylist()
+    places = waits.sync_places()
     return rows(
         Sync,
         sites,
         call=trace.texts(sites.call),
         path=path_texts(analysis, sites.path),
         source=_labels(labels, sites.source),
+        place=[place and place.source for place in places],
+        place_role=[place and place.role for place in places],
         operator=_labels(labels, sites.operator),
         device=device_ids(analysis, sites.device),
         stream=[stream if stream >= 0 else None for stream in sites.stream.tolist()],
@@ -151,7 +157,11 @@ def idle(analysis: Analysis) -> Idle:
         by_device=_by_device(analysis, waits),
         by_step=_by_step(analysis, waits),
         by_stream=_by_stream(analysis, waits),
-        by_line=[IdleByLine(r.line, r.samples, r.cause.label, r.ns) for r in waits.idle_by_line()],
+        by_line=[
+            IdleByLine(source, role, one.samples, one.cause.label, one.ns)
+            for one in waits.idle_by_line()
+            for source, role in [one.line or (None, None)]
+        ],
         lost_launches=int(steps.missing_launches.sum()) if len(steps) else 0,
     )
 

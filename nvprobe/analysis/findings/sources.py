@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, code_places
+from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, running_line
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.grouping import push_up, sums
 from nvprobe.analysis.verdict import short_path
@@ -98,8 +98,10 @@ class _Lines:
 
     def complete(self, finding: Finding) -> Finding:
         """The finding with its sources and their roles."""
-        roles = finding.roles or tuple(map(self._role, finding.sources))
-        known = tuple(Line(*pair) for pair in zip(finding.sources, roles, strict=True))
+        framed = self.evidence.trace.frames.recorded
+        known = tuple(running_line(source, framed) for source in finding.sources)
+        if finding.roles:
+            known = tuple(map(Line, finding.sources, finding.roles))
         called, function = self._functions(finding)
         lines = (
             known + called
@@ -115,14 +117,9 @@ class _Lines:
             finding, sources=tuple(unique), roles=tuple(unique.values()), evidence=facts
         )
 
-    def _role(self, source: str) -> str:
-        """What a line is that a rule knows: frames of a torch trace have their function behind."""
-        frames = self.evidence.trace.frames
-        return FUNCTION if frames.recorded and source.endswith(")") else LINE
-
-    @cached_property
+    @property
     def _places(self) -> CodePlaces | None:
-        return code_places(self.evidence.attribution)
+        return self.evidence.waits.places
 
     @cached_property
     def _code_lines(self) -> CodeLines | None:

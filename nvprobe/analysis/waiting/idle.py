@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.steps import step_at
 from nvprobe.analysis.timelines import Streams
@@ -48,7 +47,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
 __all__ = [
-    "LineIdle",
     "SAMPLED_CAUSES",
     "SampledIdle",
     "idle_time",
@@ -269,17 +267,6 @@ SAMPLED_CAUSES = (Cause.LAUNCH_CALL, Cause.HOST)
 
 
 @dataclass(frozen=True, slots=True)
-class LineIdle:
-    """Idle time assigned to one line."""
-
-    line: str | None
-    cause: Cause
-    ns: int
-    samples: int | None = None
-    """Samples that told the line; ``None`` where it is exact or unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class SampledIdle:
     """Idle time of the host by path, cause and line."""
 
@@ -293,20 +280,6 @@ class SampledIdle:
     def samples(self) -> int:
         """Samples that fell into idle time."""
         return int(self.time.samples.sum())
-
-    def by_line(self) -> list[LineIdle]:
-        """Summed over paths, most time first."""
-        cause = self.cause[self.time.group].astype(np.int64)
-        keys, code = distinct(self.time.line.astype(np.int64) + 1 << 8 | cause)
-        ns, seen = (sums(code, v, len(keys)) for v in (self.time.ns, self.time.samples))
-        labels = [*self.labels.to_pylist(), None]
-        order = np.argsort(-ns, kind="stable")
-        rows = zip(*(c[order].tolist() for c in (keys, ns, seen)), strict=True)
-        return [
-            LineIdle(labels[(key >> 8) - 1], Cause(key & 0xFF), time, count or None)
-            for key, time, count in rows
-            if time or count
-        ]
 
 
 def sampled_idle(

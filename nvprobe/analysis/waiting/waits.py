@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
-import numpy as np
-
+from nvprobe.analysis.code_places import CodePlaces, Line, code_places
 from nvprobe.analysis.kernels.classes import classify_ops
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.overlap.combinations import (
@@ -26,17 +24,16 @@ from nvprobe.analysis.overlap.summary import Overlap, overlap
 from nvprobe.analysis.timelines import DeviceOrder, Streams, device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, line_samples, lines_behind
-from nvprobe.analysis.waiting.gaps import Gaps, IdleTime, by, device_gaps
-from nvprobe.analysis.waiting.host_causes import Cause, HostCauses, Stretches, host_causes
+from nvprobe.analysis.waiting.gaps import Gaps, IdleTime, device_gaps
+from nvprobe.analysis.waiting.host_causes import HostCauses, Stretches, host_causes
 from nvprobe.analysis.waiting.host_time import HostTime, host_time, sampled_host_time
 from nvprobe.analysis.waiting.idle import (
-    SAMPLED_CAUSES,
-    LineIdle,
     SampledIdle,
     idle_time,
     long_gaps,
     sampled_idle,
 )
+from nvprobe.analysis.waiting.idle_lines import LineIdle, idle_by_line
 from nvprobe.analysis.waiting.syncs import PathOperators, Syncs, path_operators, sync_sites
 from nvprobe.attribution.intervals import Coverage
 from nvprobe.attribution.model import Attribution
@@ -68,6 +65,8 @@ class Waits:
     inputs: Stretches
     """The ranges that wait for data."""
     operators: PathOperators
+    places: CodePlaces | None
+    """Where ranges begin in the program, where a sidecar has it."""
     lines: CodeLines | None
     """The Python frames, where the trace has any."""
     sampled: SampledIdle | None = None
@@ -84,20 +83,16 @@ class Waits:
         """Communication with no compute beside it, summed over devices."""
         return int((self.exposed.end - self.exposed.start).sum())
 
+    def sync_places(self) -> list[Line | None]:
+        """Per synchronizing call site without a line: where the innermost range around it began."""
+        sites, places = self.syncs.sites, self.places
+        rows = zip(sites.source.tolist(), sites.path.tolist(), strict=True)
+        return [places.nearest(path) if places and row < 0 else None for row, path in rows]
+
     def idle_by_line(self) -> list[LineIdle]:
-        """Idle time by line: the frame of the time, for ``sync`` the line that synchronised."""
-        labels = [*self.line_labels, None]
-        known = self.idle.take(self.idle.cause != Cause.SYNC)
-        if self.sampled is not None:
-            known = known.take(~np.isin(known.cause, SAMPLED_CAUSES))
-        total: Counter[tuple[str | None, int]] = Counter()
-        for line, cause, ns in zip(*(c.tolist() for c in by(known, "line", "cause")), strict=True):
-            total[labels[line], cause] += ns
-        sources, sites = [*self.syncs.labels.to_pylist(), None], self.syncs.sites
-        for row, bubble in zip(sites.source.tolist(), sites.bubble_ns.tolist(), strict=True):
-            total[sources[row], Cause.SYNC] += bubble
-        exact = [LineIdle(line, Cause(c), ns) for (line, c), ns in total.items() if ns]
-        return exact if self.sampled is None else exact + self.sampled.by_line()
+        """Idle time by line and cause, most first: `nvprobe.analysis.waiting.idle_lines`."""
+        frames = [] if self.lines is None else self.lines.labels.to_pylist()
+        return idle_by_line(self.idle, frames, self.syncs, self.sampled, self.places)
 
 
 def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
@@ -137,6 +132,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         host=worked,
         inputs=host.inputs,
         operators=path_operators(attribution),
+        places=code_places(attribution),
         lines=lines,
         sampled=sampled,
     )

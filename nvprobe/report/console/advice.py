@@ -15,25 +15,13 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import path_cut, percent, plain, size, time
+from nvprobe.report.console.format import ROLE_WORDS, path_cut, percent, plain, size, time
 from nvprobe.report.console.view import TreeView
 
 __all__ = ["findings", "memory_peak", "memory_use"]
 
 _STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
 _HOLDERS = 8
-_WORDS = {
-    "line": "at",
-    "function": "in the function at",
-    "entered": "range entered at",
-    "called": "called at",
-    "from": "from",
-    "defined": "function defined at",
-    "loop": "in the loop at",
-    "made": "made by the function at",
-    "made_apart": "made in workers by the function at",
-}
-"""What a line is called, by its role (`nvprobe.analysis.code_places`)."""
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 
@@ -162,7 +150,7 @@ def _names(title: str, source: str) -> bool:
 def _word(finding: Finding, role: str) -> str:
     """What a line of a finding is called; of a function without a range, with its name."""
     function = finding.evidence.get("function")
-    word = _WORDS.get(role, "near")
+    word = ROLE_WORDS.get(role, "near")
     if role != "called" or function in (None, "torch.compile"):
         return word
     names = [plain(one.rpartition(".")[2]).plain for one in str(function).split(", ")]

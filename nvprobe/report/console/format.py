@@ -6,15 +6,38 @@ import re
 
 from rich.text import Text
 
+from nvprobe.analysis.code_places import FUNCTION, LINE, Line
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.readers.input_errors import printable
 
-__all__ = ["kernel_name", "left_cut", "percent", "path_cut", "plain", "size", "time"]
+__all__ = [
+    "ROLE_WORDS",
+    "kernel_name",
+    "left_cut",
+    "line_in_words",
+    "path_cut",
+    "percent",
+    "plain",
+    "size",
+    "time",
+]
 
 _LONGEST = 400
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
 
+ROLE_WORDS = {
+    "line": "at",
+    "function": "in the function at",
+    "entered": "range entered at",
+    "called": "called at",
+    "from": "from",
+    "defined": "function defined at",
+    "loop": "in the loop at",
+    "made": "made by the function at",
+    "made_apart": "made in workers by the function at",
+}
+"""What a line is called, by its role (`nvprobe.analysis.code_places`)."""
 _LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+:\d+)(?P<function> \(.*\))$")
 _WRAPPER = re.compile(r"^Kernel2?<(\w+)>.*")
 
@@ -32,6 +55,14 @@ def left_cut(text: str | None, width: int) -> Text:
         whole = whole.removesuffix(line["function"])
     cut = whole if len(whole) <= width else "…" + whole[1 - width :]
     return Text(cut, no_wrap=True)
+
+
+def line_in_words(line: Line | None, width: int) -> Text:
+    """A line and what it is, ``called at train.py:31``; a line that was running is just named."""
+    if line is None:
+        return Text("(no line known)")
+    words = "" if line.role in (LINE, FUNCTION) else f"{ROLE_WORDS.get(line.role, 'near')} "
+    return Text(words) + left_cut(line.source, max(10, width - len(words)))
 
 
 def path_cut(path: str | None, width: int) -> Text:

@@ -6,6 +6,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from nvprobe.analysis.code_places import Line
 from nvprobe.analysis.overlap.combinations import combination_name
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.gaps import by
@@ -13,7 +14,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.host_time import by_label
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import left_cut, path_cut, percent, plain, time
+from nvprobe.report.console.format import left_cut, line_in_words, path_cut, percent, plain, time
 from nvprobe.report.console.tables import new_table
 from nvprobe.report.console.view import TreeView
 from nvprobe.trace import Column
@@ -69,11 +70,11 @@ def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
 
 def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
     """The lines with most idle time; how many samples they rest on, where they rest on samples."""
-    rows = sorted(waits.idle_by_line(), key=lambda row: -row.ns)
+    rows = waits.idle_by_line()
     sampled = waits.sampled is not None
     out = new_table("Idle at", "Cause", "Idle", "Idle %", *(["Samples"] if sampled else []))
     for row in rows[:_LINES]:
-        name = left_cut(row.line or "(no line known)", max(20, width - 45 - 10 * sampled))
+        name = line_in_words(row.line, max(20, width - 45 - 10 * sampled))
         seen = ["" if row.samples is None else f"{row.samples:,}"] if sampled else []
         out.add_row(name, _WORDS[row.cause], time(row.ns), percent(row.ns, total), *seen)
     parts: list[RenderableType] = [out]
@@ -109,15 +110,16 @@ def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Col
 
 def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
     """Where the host waits for the GPU."""
-    if analysis.waits is None or not len(analysis.waits.syncs.sites):
+    waits = analysis.waits
+    if waits is None or not len(waits.syncs.sites):
         return None
-    found = analysis.waits.syncs
+    found = waits.syncs
     sites, labels = found.sites, found.labels.to_pylist()
     trace, paths = analysis.attribution.trace, analysis.attribution.paths
     limit = max(18, width // 3)
     out = new_table("Waits for the GPU", "Calls", "Wait", "GPU idle", "Where", Where=limit)
     calls = trace.texts(sites.call[:_LINES])
-    for row, call in enumerate(calls):
+    for row, (call, begun) in enumerate(zip(calls, waits.sync_places(), strict=False)):
         operator = labels[sites.operator[row]] if sites.operator[row] >= 0 else None
         source = labels[sites.source[row]] if sites.source[row] >= 0 else None
         path = paths.text(int(sites.path[row])) if sites.path[row] >= 0 else None
@@ -126,9 +128,16 @@ def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
             f"{int(sites.count[row]):,}",
             time(int(sites.wait_ns[row])),
             time(int(sites.bubble_ns[row])),
-            left_cut(source, limit) if source else path_cut(path, limit),
+            _where(source, begun, path, limit),
         )
     return Group(out, *_more(len(sites) - _LINES, "more call site", "--json"))
+
+
+def _where(source: str | None, begun: Line | None, path: str | None, width: int) -> Text:
+    """The line that calls, else a line around it, else the path."""
+    if source:
+        return left_cut(source, width)
+    return line_in_words(begun, width) if begun else path_cut(path, width)
 
 
 def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:

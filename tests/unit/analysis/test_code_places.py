@@ -167,6 +167,83 @@ def test_numbers_of_names_are_off_as_in_paths() -> None:
     assert lines_of(traced(loop(body), *places))["step/microbatch"] == [("t.py:5", "entered")]
 
 
+def nearest_lines(trace: Trace) -> dict[str, tuple[str, str] | None]:
+    """The nearest line of every path, by its text."""
+    attribution = attribute(trace)
+    known = code_places(attribution)
+    assert known is not None
+    lines = [known.nearest(row) for row in range(len(attribution.paths.parent))]
+    return {
+        text: line and tuple(line)
+        for text, line in zip(attribution.paths.texts(), lines, strict=True)
+    }
+
+
+def test_the_programs_own_line_is_nearer_than_a_librarys() -> None:
+    found = nearest_lines(
+        traced(
+            loop(nested),
+            place("Net", "net.py:10", category="module"),
+            place("0", "torchvision/models/resnet.py:3", category="module", detail="Net"),
+            place("forward", "transformers/trainer.py:9"),
+            categories=KINDS,
+        )
+    )
+    assert found["step"] is None
+    assert found["step/forward"] == ("transformers/trainer.py:9", "called")
+    assert found["step/forward/Net"] == ("net.py:10", "called")
+    assert found["step/forward/Net/0"] == ("net.py:10", "called")
+
+
+def test_a_range_of_several_lines_has_that_of_the_range_around_it() -> None:
+    places = [place("0", f"net.py:{i}", category="module", detail="Net") for i in (3, 4)]
+    around = place("forward", "t.py:9", "entered")
+    found = nearest_lines(traced(loop(nested), around, *places, categories=KINDS))
+    assert found["step/forward/Net/0"] == ("t.py:9", "entered")
+    assert nearest_lines(traced(loop(nested), *places, categories=KINDS))["step/forward"] is None
+
+
+@pytest.mark.parametrize(
+    ("iterated", "line"), [("t.py:7", ("t.py:7", "loop")), ("torch/x.py:7", None)]
+)
+def test_a_step_lies_in_the_programs_loop_over_its_batches(
+    iterated: str, line: tuple[str, str] | None
+) -> None:
+    def body(scene: Scene) -> None:
+        scene.inside("data", lambda: scene.host(US))
+        scene.launch(BF16_GEMM, US)
+
+    kinds = {"data": "phase", **{f"step {index}": "step" for index in range(9)}}
+    data = place("data", iterated, "loop", category="phase")
+    assert nearest_lines(traced(loop(body), data, categories=kinds))["step"] == line
+
+
+def test_idle_time_by_line_adds_up_and_says_what_a_line_is() -> None:
+    where = place("forward", "t.py:9", "entered")
+    analysis = analyze(attribute(traced(loop(nested), where)))
+    idle = to_dict(analysis)["idle"]
+    assert sum(row["ns"] for row in idle["by_line"]) == idle["total_ns"]
+    of_forward = [row for row in idle["by_path"] if (row["path"] or "").startswith("step/forward")]
+    entered = [row for row in idle["by_line"] if row["line"]]
+    assert {(row["line"], row["role"]) for row in entered} == {("t.py:9", "entered")}
+    assert sum(row["ns"] for row in entered) == sum(row["ns"] for row in of_forward) > 0
+    assert {row["role"] for row in idle["by_line"] if row["line"] is None} <= {None}
+
+
+@pytest.mark.parametrize("call", ["cudaDeviceSynchronize", "cudaStreamSynchronize"])
+def test_a_wait_without_a_line_has_a_place(call: str) -> None:
+    def body(scene: Scene) -> None:
+        def wait() -> None:
+            scene.launch(BF16_GEMM, 50 * US)
+            scene.call(call, 60 * US)
+
+        scene.inside("forward", wait)
+
+    trace = traced(loop(body), place("forward", "t.py:9", "entered"))
+    (site,) = to_dict(analyze(attribute(trace)))["syncs"]
+    assert (site["source"], site["place"], site["place_role"]) == (None, "t.py:9", "entered")
+
+
 def test_no_sidecar_no_places() -> None:
     assert code_places(attribute(loop(nested).trace())) is None
     row = to_dict(analyze(attribute(loop(nested).trace())))["ranges"][0]

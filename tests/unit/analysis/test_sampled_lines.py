@@ -103,7 +103,7 @@ def by_line(one: Waits) -> Counter[tuple[str | None, Cause]]:
     total: Counter[tuple[str | None, Cause]] = Counter()
     for row in one.idle_by_line():
         if row.cause in SAMPLED_CAUSES:
-            total[row.line, row.cause] += row.ns
+            total[row.line and row.line.source, row.cause] += row.ns
     return total
 
 
