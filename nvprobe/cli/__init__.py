@@ -27,6 +27,10 @@ __all__ = ["COMMANDS", "cli", "main"]
 COMMANDS = {
     "launch": ("nvprobe.cli.launch", "Run a program under nsys or torch.profiler, and analyse it."),
     "analyze": ("nvprobe.cli.analyze", "Say where the GPU time of a capture goes, and why."),
+    "simulate": (
+        "nvprobe.cli.simulate",
+        "Predict the step with changes, from a replay of the captured steps (docs/replay.md).",
+    ),
     "demo": (
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",

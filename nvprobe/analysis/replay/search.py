@@ -14,7 +14,7 @@ from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import Model
 
-__all__ = ["NOTABLE", "Proposal", "Saving", "search"]
+__all__ = ["NOTABLE", "Proposal", "Saving", "search", "weigh"]
 
 NOTABLE = 0.02
 """A change that is expected to save less of the step is none."""
@@ -63,6 +63,16 @@ def search(
         mid = levels[number][1]
         found.append(Saving(number, min(low, mid), mid, max(high, mid), after, instead))
     return found, steps[0]
+
+
+def weigh(models: Callable[[float], Model], edit: Edit) -> tuple[Saving, int]:
+    """(what one change saves, the unchanged step), however little that is."""
+    one = Proposal(edit, 1.0)
+    bases = [models(stretch) for stretch in STRETCHES]
+    steps = [step_of(model) for model in bases]
+    mid = _levels(bases[0], steps[0], one)[1]
+    low, high = _bounds(bases, steps, one)
+    return Saving(0, min(low, mid), mid, max(high, mid), mid, None), steps[0]
 
 
 def _levels(base: Model, step: int, one: Proposal) -> tuple[float, float, float]:

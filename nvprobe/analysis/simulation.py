@@ -1,0 +1,214 @@
+"""What if: the captured step with changes that the user asks for, and its critical path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import numpy as np
+
+from nvprobe.analysis.completeness import lost_launches
+from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses, classify_ops
+from nvprobe.analysis.replay import changes
+from nvprobe.analysis.replay.build import build
+from nvprobe.analysis.replay.costs import calibrated, calibration
+from nvprobe.analysis.replay.critical import Part, critical_path
+from nvprobe.analysis.replay.edits.launches import cuda_graph
+from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
+from nvprobe.analysis.replay.gate import fidelity
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import Model
+from nvprobe.analysis.replay.run import completion, replay
+from nvprobe.analysis.replay.sample import Sample, sample
+from nvprobe.analysis.replay.search import Saving, weigh
+from nvprobe.analysis.steps import steps
+from nvprobe.analysis.waiting.syncs import Syncs
+from nvprobe.analysis.waiting.waits import waits
+from nvprobe.attribution.model import Attribution
+from nvprobe.errors import UsageError
+from nvprobe.trace import Column
+
+__all__ = ["Asked", "OnPath", "Simulation", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Changes, all made together. Paths may hold ``*`` and ``?`` and stand for what is below."""
+
+    remove_sync: Sequence[str] = ()
+    """Lines: ``train.py:31``."""
+    cuda_graph: Sequence[str] = ()
+    speed_up: Mapping[str, float] = field(default_factory=dict)
+    """Kernel family or class of work: how many times faster."""
+    overlap: Sequence[str] = ()
+    drop: Sequence[str] = ()
+
+
+class OnPath(NamedTuple):
+    """Time on the critical path, a step."""
+
+    part: str
+    path: str | None
+    line: str | None
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A step as it is and as it would be, without the profiler."""
+
+    step_ns: int
+    saving: Saving
+    calibration: str
+    replay_error: float
+    before: tuple[OnPath, ...]
+    after: tuple[OnPath, ...]
+
+
+def simulate(attribution: Attribution, asked: Asked) -> Simulation:
+    """Replay the captured steps with changes.
+
+    Raises UsageError where the capture has no steps to replay, a replay of it is not the captured
+    step, or it has nothing of what a change names.
+    """
+    found = steps(attribution, lost_launches(attribution))
+    waited = waits(attribution, found)
+    captured = build(attribution, found, waited)
+    if captured is None:
+        raise UsageError("no replay: the capture has no three steps with launches of the GPU")
+    good = fidelity(captured)
+    if not good.passed:
+        error = max(good.error, good.usual_error)
+        raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")
+    few = sample(attribution, captured)
+    by = calibration(few)
+    edit = _edit(few, asked, waited.syncs)
+    saving, step = weigh(lambda stretch: calibrated(few, by, stretch), edit)
+    model = calibrated(few, by)
+    return Simulation(
+        step_ns=step,
+        saving=saving,
+        calibration=by.source,
+        replay_error=good.error,
+        before=_on_path(few, model, waited.syncs),
+        after=_on_path(few, edit(model, Level.MID), waited.syncs),
+    )
+
+
+def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
+    """All changes, one after the other."""
+    edits = [
+        *(remove_sync(few, _at_line(few, line, syncs)) for line in asked.remove_sync),
+        *(cuda_graph(few, _events_in(few, path)) for path in asked.cuda_graph),
+        *(_faster(few, name, times) for name, times in asked.speed_up.items()),
+        *(overlap_upload(few, _ops_in(few, path)) for path in asked.overlap),
+        *(_without(few, path) for path in asked.drop),
+    ]
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        for one in edits:
+            model = one(model, level)
+        return model
+
+    return edit
+
+
+def _faster(few: Sample, name: str, times: float) -> Edit:
+    classes = classify_ops(few.attribution.trace)
+    ops = _of_class(classes, name)[few.op]
+    if not ops.any():
+        raise UsageError(f"--speed-up {name}: no op of the steps is of this class")
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        changes.scale(model, ops, 1 / times)
+        return model
+
+    return edit
+
+
+def _of_class(classes: OpClasses, name: str) -> Column:
+    """Bool per op: of a kernel family or of a class of work."""
+    for kind, column in ((Family, classes.family), (Activity, classes.activity)):
+        if name.upper() in kind.__members__:
+            return np.asarray(column == kind[name.upper()])
+    known = sorted({one.label for one in (*Family, *Activity)})
+    raise UsageError(f"--speed-up {name}: classes are {', '.join(known)}")
+
+
+def _without(few: Sample, path: str) -> Edit:
+    events, ops = _events_in(few, path), _ops_in(few, path)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        changes.drop(model, events)
+        changes.drop_ops(model, ops)
+        return model
+
+    return edit
+
+
+def _at_line(few: Sample, line: str, syncs: Syncs) -> Column:
+    """Bool per event: a synchronization at this line."""
+    known = [str(label) for label in syncs.labels.to_pylist()]
+    wanted = [label.split(" ")[0] == line or label.endswith("/" + line) for label in known]
+    source = np.append(syncs.sites.source, -1)[np.append(syncs.site, -1)[few.events.waits]]
+    events = np.append(np.array(wanted, bool), False)[source] & (few.events.waits >= 0)
+    if not events.any():
+        raise UsageError(f"--remove-sync {line}: nothing synchronizes there in the steps")
+    return np.asarray(events)
+
+
+def _matching(few: Sample, pattern: str) -> Column:
+    """Bool per path, the last one for none: it matches, or is below one that does."""
+    paths = few.attribution.paths
+    out = np.array([fnmatchcase(text, pattern) for text in paths.texts()] + [False], bool)
+    if not out.any():
+        raise UsageError(f"{pattern!r}: the capture has no such path")
+    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
+        rows = np.flatnonzero(paths.depth == depth)
+        out[rows] |= out[paths.parent[rows]]
+    return out
+
+
+def _events_in(few: Sample, pattern: str) -> Column:
+    return np.asarray(_matching(few, pattern)[few.path] & (few.events.call >= 0))
+
+
+def _ops_in(few: Sample, pattern: str) -> Column:
+    return np.asarray(_matching(few, pattern)[few.attribution.owner[few.op]])
+
+
+def _on_path(few: Sample, model: Model, syncs: Syncs) -> tuple[OnPath, ...]:
+    """Time on the critical path by part, path and line, a step, the longest first."""
+    times = replay(model)
+    steady = 1 if few.steps > 1 else 0
+    found = critical_path(model, times, int(completion(model, times)[steady]))
+    source = np.append(syncs.sites.source, -1)[np.append(syncs.site, -1)[few.events.waits]]
+    total: Counter[tuple[Part, int, int]] = Counter()
+    columns = (found.part.tolist(), found.row.tolist(), found.ns.tolist())
+    owner = few.attribution.owner[few.op]
+    for part, row, ns in zip(*columns, strict=True):
+        kind = Part(part)
+        line = int(source[row]) if kind == Part.RETURN else -1
+        if kind == Part.HOST:
+            path = int(few.gap_path[row])
+        elif kind in (Part.CALL, Part.RETURN):
+            path = int(few.path[row])
+        else:
+            path = int(owner[row])
+        total[kind, path, line] += ns
+    text, count = few.attribution.paths.text, few.steps - steady
+    return tuple(
+        OnPath(
+            part.label,
+            text(path) if path >= 0 else None,
+            None if line < 0 else str(syncs.labels[line].as_py()),
+            round(ns / count),
+        )
+        for (part, path, line), ns in total.most_common()
+    )

@@ -1,0 +1,145 @@
+"""``nvprobe simulate``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nvprobe.cli.files import deliver, spare_inputs
+from nvprobe.cli.settings import Settings, common_options, output_options
+
+if TYPE_CHECKING:
+    from nvprobe.analysis.simulation import OnPath, Simulation
+
+__all__ = ["command"]
+
+ROWS = 12
+
+
+class SpeedUp(click.ParamType):  # type: ignore[type-arg]
+    """``CLASS=TIMES``."""
+
+    name = "speed-up"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, float]:
+        """The class, and how many times faster it is to be."""
+        if isinstance(value, tuple):
+            return value
+        name, _, times = str(value).partition("=")
+        try:
+            factor = float(times)
+        except ValueError:
+            factor = 0.0
+        if not name or not 0 < factor < float("inf"):
+            self.fail(f"{value!r}: give CLASS=TIMES, as in gemm=2", param, ctx)
+        return name, factor
+
+
+@click.command("simulate")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.option(
+    "--remove-sync",
+    multiple=True,
+    metavar="LINE",
+    help="Nothing waits at this line, as in train.py:31 (repeatable).",
+)
+@click.option(
+    "--cuda-graph",
+    multiple=True,
+    metavar="PATH",
+    help="What is launched in this path, without a wait between, is CUDA graphs (repeatable).",
+)
+@click.option(
+    "--speed-up",
+    multiple=True,
+    type=SpeedUp(),
+    metavar="CLASS=TIMES",
+    help="Ops of this kernel family or class are so many times faster (repeatable).",
+)
+@click.option(
+    "--overlap",
+    multiple=True,
+    metavar="PATH",
+    help="The copies of this path run beside compute, a step ahead (repeatable).",
+)
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="PATH",
+    help="What this path does on the host and on the GPU is not done (repeatable).",
+)
+@output_options
+@common_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    inputs: tuple[str, ...],
+    remove_sync: tuple[str, ...],
+    cuda_graph: tuple[str, ...],
+    speed_up: tuple[tuple[str, float], ...],
+    overlap: tuple[str, ...],
+    drop: tuple[str, ...],
+) -> None:
+    """Predict the step with changes, from a replay of the captured steps (docs/replay.md).
+
+    All changes are made together. Without any: the critical path of the step as it is. Times are
+    without the profiler.
+    """
+    from nvprobe.analysis.simulation import Asked, simulate
+    from nvprobe.attribution import attribute
+    from nvprobe.merging.load import load
+
+    spare_inputs(settings.output, list(inputs))
+    asked = Asked(remove_sync, cuda_graph, dict(speed_up), overlap, drop)
+    found = simulate(attribute(load(*inputs)), asked)
+    changed = any((remove_sync, cuda_graph, speed_up, overlap, drop))
+    deliver(settings, _json(found, changed) if settings.as_json else _text(found, changed))
+
+
+def _text(found: Simulation, changed: bool) -> str:
+    """The report."""
+    from nvprobe.report.console.format import time
+
+    known = "measured" if found.calibration == "measured" else "estimated"
+    lines = [f"A step takes {time(found.step_ns)} unprofiled ({known})"]
+    if changed:
+        low, mid, high = (
+            time(round(found.step_ns * (1 - share)))
+            for share in (found.saving.high, found.saving.mid, found.saving.low)
+        )
+        lines.append(
+            f"With the changes {mid}, between {low} and {high}: {found.saving.mid:.0%} less"
+        )
+    lines += ["", "Critical path" + (" with the changes" if changed else "") + ", a step"]
+    for row in (found.after if changed else found.before)[:ROWS]:
+        where = row.path or "outside of ranges"
+        lines.append(
+            f"{time(row.ns):>9}  {row.part:<8} {where}{f', {row.line}' if row.line else ''}"
+        )
+    return "\n".join(lines)
+
+
+def _json(found: Simulation, changed: bool) -> str:
+    def rows(path: tuple[OnPath, ...]) -> list[dict[str, Any]]:
+        return [row._asdict() for row in path]
+
+    saving = {
+        name: round(100 * share, 1)
+        for name, share in (
+            ("low", found.saving.low),
+            ("mid", found.saving.mid),
+            ("high", found.saving.high),
+        )
+    }
+    document = {
+        "step_ns": found.step_ns,
+        "calibration": found.calibration,
+        "replay_error": round(found.replay_error, 5),
+        "saving": saving if changed else None,
+        "critical_path": rows(found.before),
+        "critical_path_with_changes": rows(found.after) if changed else None,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
