@@ -9,7 +9,7 @@ import numpy as np
 from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.host_time import launching_calls, thread_lanes
-from nvprobe.attribution.intervals import running_max
+from nvprobe.attribution.intervals import running_max, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Calls, Column, Table, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
@@ -65,14 +65,23 @@ def recorded_events(
     kept = (calls.start[rows] >= borders[0]) & (calls.start[rows] < borders[-1])
     rows = rows[kept]
     main = int(attribution.initiating[process])
-    row = np.concatenate((rows, np.full(len(borders), NO_ROW)))
-    thread = np.concatenate((calls.thread[rows], np.full(len(borders), main)))
-    start = np.concatenate((calls.start[rows], borders))
-    end = np.concatenate((calls.end[rows], borders))
+    # Borders stand first, so that a stable sort leaves them before a call that begins with them.
+    row = np.concatenate((np.full(len(borders), NO_ROW), rows))
+    thread = np.concatenate((np.full(len(borders), main), calls.thread[rows]))
+    start = np.concatenate((borders, calls.start[rows]))
+    end = np.concatenate((borders, calls.end[rows]))
+    order = _outer_first(row, lane_of[thread], start, end)
+    row, thread, start, end = (c[order] for c in (row, thread, start, end))
     lane = lane_of[thread]
-    order = np.lexsort((-end, row != NO_ROW, start, lane))
-    row, thread, start, end, lane = (c[order] for c in (row, thread, start, end, lane))
     return _outermost(attribution, syncs, row, thread, start, end, lane, int(borders[0]))
+
+
+def _outer_first(row: Column, lane: Column, start: Column, end: Column) -> Column:
+    """Order by lane and start; of calls that begin together the longest first."""
+    order = sorted_by(lane, start)
+    same = (lane[order][1:] == lane[order][:-1]) & (start[order][1:] == start[order][:-1])
+    nested = same & (end[order][1:] > end[order][:-1]) & (row[order][:-1] != NO_ROW)
+    return np.lexsort((-end, row != NO_ROW, start, lane)) if nested.any() else order
 
 
 def _of(calls: Calls, process: int, rows: Column) -> Column:
