@@ -31,6 +31,10 @@ COMMANDS = {
         "nvprobe.cli.simulate",
         "Predict the step with changes, from a replay of the captured steps (docs/replay.md).",
     ),
+    "verify": (
+        "nvprobe.cli.verify",
+        "Say what was predicted for a finding, and what came of it in a run with the change.",
+    ),
     "demo": (
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",

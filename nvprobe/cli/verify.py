@@ -1,0 +1,53 @@
+"""``nvprobe verify``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from nvprobe.cli.files import deliver, spare_inputs
+from nvprobe.cli.settings import Settings, common_options, output_options
+
+__all__ = ["command"]
+
+
+@click.command("verify")
+@click.argument("before", metavar="RUN", type=click.Path())
+@click.argument("after", metavar="RUN_FIXED", type=click.Path())
+@click.option(
+    "--finding",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="The finding of RUN whose change was made.",
+)
+@output_options
+@common_options
+@click.pass_obj
+def command(settings: Settings, /, before: str, after: str, finding: int) -> None:
+    """Say what was predicted for a finding, and what came of it in a run with the change.
+
+    Steps are those that nvprobe launch measured without the profiler in both runs, else those of
+    replays.
+    """
+    from nvprobe.analysis.verification import verify
+    from nvprobe.attribution import attribute
+    from nvprobe.merging.load import load
+    from nvprobe.report.console.format import time
+
+    spare_inputs(settings.output, [before, after])
+    found = verify(attribute(load(before)), attribute(load(after)), finding)
+    if settings.as_json:
+        deliver(settings, json.dumps({**asdict(found), "holds": found.holds}, indent=1))
+        return
+    came = f"{found.saved:.0f}%" if found.saved >= 0 else f"{-found.saved:.0f}% more"
+    bounds = f"{found.low:.0f} to {found.high:.0f}%"
+    within = "within" if found.holds else "outside of"
+    deliver(
+        settings,
+        f"{found.title}: predicted {found.mid:.0f}% of a step, came to {came}, {within} {bounds} "
+        f"({time(found.before_ns)} to {time(found.after_ns)}, {found.source})",
+    )
