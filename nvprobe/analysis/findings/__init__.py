@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from nvprobe.analysis.allocator import allocator_use
+from nvprobe.analysis.findings.advice import fitting
 from nvprobe.analysis.findings.capture import memory_growth, memory_limit, profiler_cost
 from nvprobe.analysis.findings.compilation import compilation, graph_breaks
 from nvprobe.analysis.findings.dominance import latency_bound_kernel, underfilled_kernel
@@ -117,7 +118,8 @@ def findings(evidence: Evidence, by: Replay | None = None) -> tuple[Finding, ...
     found = [_bounded(one, evidence.span_ns) for one in others]
     kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
     kept.sort(key=lambda one: -_expected(one))
-    return tuple(with_sources(evidence, [*map(_by_step, weighed), *kept]))
+    complete = with_sources(evidence, [*map(_by_step, weighed), *kept])
+    return tuple(fitting(evidence, complete))
 
 
 def _by_step(finding: Finding) -> Finding:
