@@ -17,8 +17,6 @@ from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 __all__ = ["Recorded", "recorded_events"]
 
 PAGEABLE = 1
-DIRECT = (2, 3, 4)
-"""Memory kinds that a copy reaches without staging: pinned, device, array."""
 STAGED_NS = 50_000
 """A call on pageable memory that lasts longer may stand for the copy itself."""
 _KINDS = (

@@ -95,12 +95,6 @@ class Model:
             self, events=_copied(self.events), ops=_copied(self.ops), tails=self.tails.copy()
         )
 
-    def synchronized(self) -> Model:
-        """The same with a synchronization at each border, as programs are timed by hand."""
-        model = self.edit()
-        model.events.awaits[model.borders] = ALL
-        return model
-
     @property
     def borders(self) -> Column:
         """Rows of the events that begin a step, and of the one that ends the last."""

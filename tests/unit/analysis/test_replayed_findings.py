@@ -153,3 +153,22 @@ def test_conversions_of_the_layout(conversions: int, expected: bool) -> None:
             scene.launch(CONVOLUTION, 100 * US)
 
     assert ("layout_conversion" in ids(layers)) is expected
+
+
+def two_streams(scene: Scene) -> None:
+    """Compute waits for a copy of another stream, and no record says so."""
+    scene.upload(400 * US, pageable=False, stream=13)
+    scene.wait_stream(7, 13)
+    for _ in range(4):
+        scene.launch(BF16_GEMM, 100 * US)
+    scene.wait_stream(13, 7)
+
+
+def test_where_the_replay_is_not_the_step_bounds_are_those_of_idle_time() -> None:
+    analysis = analyzed(two_streams)
+    (entry,) = [one for one in analysis.missing if one.what == "savings by replay"]
+    assert "% off" in entry.why
+    found = analysis.findings or ()
+    assert [one.id for one in found] == ["exposed_copy"]
+    assert found[0].step_saving is None
+    assert found[0].saves_ns[1] > 0

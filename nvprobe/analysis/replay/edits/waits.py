@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from nvprobe.analysis.replay.changes import drop, merge, ops_of, scale, unwait
+from nvprobe.analysis.replay.changes import drop, merge, scale, unwait
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
@@ -232,8 +232,3 @@ def shorten_gaps(events: Column, calls: bool = False, sure: bool = False) -> Edi
         return model
 
     return edit
-
-
-def ops_of_events(sample: Sample, events: Column) -> Column:
-    """Bool per op: launched by one of ``events``."""
-    return ops_of(sample.model, events)
