@@ -68,11 +68,21 @@ def _begin(_torch: Any) -> None:
         from nvprobe.instrumentation.instrument import instrument
         from nvprobe.instrumentation.tracebacks import hide_own_frames
 
+        _log_as_nvprobe()
         instrument()
         hide_own_frames()
         _start_recording()
     except Exception as error:
         log.debug("this process is not instrumented: %r", error)
+
+
+def _log_as_nvprobe() -> None:
+    """Keep nvprobe's warnings out of what the program logs; each line says whose it is."""
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("nvprobe: %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
 
 
 def _start_recording() -> None:

@@ -65,7 +65,9 @@ class Plan:
     ) -> dict[str, str]:
         """Variables for the program, besides those it would have anyway."""
         emitter = "nvtx" if self.backend == "nsys" else "record_function"
-        started = startup.variables(environ, program=True) if self.instrumented else {}
+        started = {}
+        if self.instrumented or (self.options.annotate and not self.target.is_python):
+            started = startup.variables(environ, program=self.instrumented)
         added = started | {
             "NVPROBE_SIDECAR": os.fspath(folder.absolute()),
             "NVPROBE_EMITTER": emitter if self.options.annotate else "off",

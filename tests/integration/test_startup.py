@@ -207,3 +207,15 @@ def test_the_launchers_part_is_started_by_name(recorder: Recorder, tmp_path: Pat
     code = "print('ran')"
     recording = run(recorder, code, NVPROBE_INPROCESS="not json")
     assert recording.stdout == "ran\n"
+
+
+def test_a_warning_of_nvprobes_own_says_whose_it_is(recorder: Recorder, tmp_path: Path):
+    """It neither reaches the program's log nor looks like the program's words."""
+    code = """
+        import logging
+        logging.basicConfig(format="PROGRAM %(message)s")
+        logging.getLogger("nvprobe").warning("capture window: x")
+        logging.warning("y")
+    """
+    recording = run(recorder, code)
+    assert recording.completed.stderr == "nvprobe: capture window: x\nPROGRAM y\n"

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from nvprobe.errors import UsageError
+from nvprobe.instrumentation.startup import PROGRAM_VARIABLE
 from nvprobe.launch.launchers import find_job
+from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.plan import Plan
 from nvprobe.launch.target import resolve
 
 
@@ -142,3 +145,14 @@ def test_single_programs_are_no_jobs(command: str) -> None:
 def test_where_the_program_starts_cannot_be_told(command: str) -> None:
     with pytest.raises(UsageError, match="the other way round"):
         find_job(command.split())
+
+
+def test_python_that_a_shell_starts_is_instrumented_when_it_imports_torch(tmp_path: Path) -> None:
+    options = LaunchOptions()
+    for command, program in (["bash", "run.sh"], False), (["python", "train.py"], True):
+        plan = Plan("nsys", resolve(command), program, options)
+        added = plan.environ(tmp_path, tmp_path, {"PYTHONPATH": "/mine"})
+        assert added["PYTHONPATH"].endswith(":/mine")
+        assert (PROGRAM_VARIABLE in added) == program
+    off = Plan("nsys", resolve(["bash", "run.sh"]), False, LaunchOptions(annotate=False))
+    assert "PYTHONPATH" not in off.environ(tmp_path, tmp_path)
