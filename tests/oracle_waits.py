@@ -22,7 +22,16 @@ RANGE_CAUSES = {
     RangeRole.COLLECTIVE: "collective",
     RangeRole.INPUT: "input",
 }
-ORDER = ["sync", "allocation", "compilation", "collective", "input", "launch_call", "host"]
+ORDER = [
+    "sync",
+    "allocation",
+    "compilation",
+    "collective",
+    "input",
+    "launch_call",
+    "other_call",
+    "host",
+]
 
 
 def call_role(name: str) -> str:
@@ -44,14 +53,21 @@ def call_role(name: str) -> str:
         return "sync" if blocking else "copy" if rest.startswith("Memcpy") else "launch"
     if rest.startswith(("Launch", "GraphLaunch", "ModuleLaunch", "ExtLaunch", "ExtModuleLaunch")):
         return "launch"
-    if rest.startswith("MemPrefetch") and not blocking:
+    if rest.startswith(("MemPrefetch", "MemDiscard", "MemBatch", "StreamAddCallback")):
         return "launch"
-    if rest.startswith(("ModuleLoad", "LibraryLoad", "LinkComplete", "LinkAddData")):
+    loads = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "Link", "CompilePtx")
+    if rest.startswith((*loads, "ModuleGetFunction", "FuncLoad")):
         return "compilation"
     return "allocation" if _allocates(api, rest) else "other"
 
 
 def _allocates(api: str | None, rest: str) -> bool:
+    if "Get" in rest or rest.startswith("MemPoolSet"):
+        return False
+    if rest.startswith(("MemPool", "MemExport", "MemImport", "Multicast", "PeerReg", "PeerUnreg")):
+        return True
+    if re.match("MemPeer|DeviceGraphMemTrim|Ipc[A-Za-z]*MemHandle|MemHostAlloc", rest):
+        return True
     runtime = ("Malloc", "Free", "HostAlloc", "HostMalloc", "HostFree", "ExtMalloc")
     if rest.startswith((*runtime, "HostRegister", "HostUnregister", "MemPoolTrim")):
         return True
@@ -279,6 +295,7 @@ class WaitOracle:
         named = {"allocation": "allocation", "compilation": "compilation",
                  "launch": "launch_call", "copy": "launch_call"}  # fmt: skip
         for call in self.calls:
+            out[call["thread"]].append((call["start"], call["end"], "other_call"))
             if call["role"] in named:
                 out[call["thread"]].append((call["start"], call["end"], named[call["role"]]))
             if self.launched.get(call["row"]):
@@ -364,7 +381,7 @@ class WaitOracle:
                 )
                 bubbles[own["row"]] += end - start
             late = 0
-            if last and start >= last["end"] and cause in ("launch_call", "host"):
+            if last and start >= last["end"] and cause in ("launch_call", "other_call", "host"):
                 late = min(owed, end - start)
                 owed -= late
                 bubbles[last["row"]] += late

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from nvprobe.analysis.findings import Evidence, Finding
 from nvprobe.analysis.findings.replayed import Replay
 from nvprobe.analysis.findings.sources import common_path, named
-from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 
 __all__ = ["bound"]
 
@@ -27,13 +27,15 @@ _ALONE = {
 }
 """Findings about time in which the GPU is busy, but computes nothing."""
 _HOST = {"launch-bound", "host-bound"}
+_CALLS = {"graph_rebuilt", "context_creation", "idle_other_call"}
+"""Findings about host time that is spent in calls, not in Python."""
 _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("waits for data", (Cause.INPUT,)),
     ("held up by synchronisation", (Cause.SYNC,)),
     ("held up by allocation", (Cause.ALLOCATION,)),
     ("held up by compilation", (Cause.COMPILATION,)),
     ("held up by collectives", (Cause.COLLECTIVE,)),
-    ("host-bound", (Cause.HOST, Cause.LAUNCH_CALL)),
+    ("host-bound", HOST_LATE),
     ("waits between queued work", (Cause.DEVICE_WAIT,)),
 )
 
@@ -81,7 +83,9 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
     words = "launch-bound" if launches and phrase == "host-bound" else phrase
     if first & {"implicit_sync", "explicit_sync"} and words == "host-bound":
         words = "held up by synchronisation"  # what the host does late, after it was held
-    if "allocator" in first and phrase == "held up by synchronisation":
+    if first & _CALLS and words == "host-bound":
+        words = "held up by calls that launch nothing"
+    if first & {"allocator", "pinned_allocation"} and phrase == "held up by synchronisation":
         words = "held up by allocation"  # frees that wait synchronise, too
     place = f" in {named(paths, common_path(paths, idle))}"
     if most >= LARGE * evidence.window_ns:

@@ -22,8 +22,10 @@ __all__ = [
     "ALLOCATIONS",
     "COPIES",
     "DEVICE_MEMORY",
+    "GRAPH_BUILDS",
     "LAUNCHES",
     "LAUNCH_CALLS",
+    "OTHER_CALLS",
     "SETS",
     "SYNCS",
     "CallRole",
@@ -38,6 +40,7 @@ class CallRole(IntEnum):
     """What a call does."""
 
     OTHER = 0
+    """Asks or sets something: attributes, errors, the current device, occupancy."""
     KERNEL_LAUNCH = 1
     GRAPH_LAUNCH = 2
     """Launches a CUDA graph: a graph replay."""
@@ -65,7 +68,17 @@ class CallRole(IntEnum):
     OTHER_ALLOCATION = 18
     """Memory pools, arrays, address ranges: may wait for the device, like all allocation."""
     COMPILATION = 19
-    """Compiles, links or loads device code."""
+    """Compiles, links, loads or unloads device code."""
+    GRAPH_BUILD = 20
+    """Builds, clones, changes, uploads or destroys a CUDA graph."""
+    CONTEXT = 21
+    """Creates, resets or destroys a context: the first of a process takes up to a second."""
+    RESOURCE = 22
+    """Creates or destroys streams, events and semaphores, or opens those of other processes."""
+    STREAM_ENTRY = 23
+    """Puts an event, or a value to write or to wait for, into a stream."""
+    GRAPH_INSTANTIATION = 24
+    """Instantiates a CUDA graph, or updates an instance from another graph."""
 
 
 LAUNCHES = (CallRole.KERNEL_LAUNCH, CallRole.GRAPH_LAUNCH)
@@ -77,37 +90,61 @@ SYNCS = (CallRole.STREAM_SYNC, CallRole.EVENT_SYNC, CallRole.DEVICE_SYNC,
          CallRole.BLOCKING_COPY, CallRole.BLOCKING_SET)  # fmt: skip
 """Calls that wait by definition."""
 DEVICE_MEMORY = (CallRole.DEVICE_ALLOCATION, CallRole.DEVICE_FREE)
+GRAPH_BUILDS = (CallRole.GRAPH_BUILD, CallRole.GRAPH_INSTANTIATION)
+OTHER_CALLS = (*GRAPH_BUILDS, CallRole.OTHER, CallRole.WAIT_EVENT, CallRole.CAPTURE_BEGIN,
+               CallRole.CAPTURE_END, CallRole.CONTEXT, CallRole.RESOURCE,
+               CallRole.STREAM_ENTRY)  # fmt: skip
+"""Calls that neither launch, wait, allocate nor compile."""
 ALLOCATIONS = (*DEVICE_MEMORY, CallRole.HOST_ALLOCATION, CallRole.OTHER_ALLOCATION)
 
 _API = r"^(?:cuda|hip|cu)"
 _WHAT = r"(?:3D|Array|Managed|MipmappedArray|Pitch)*$"
 
 ROLES: tuple[tuple[CallRole, str], ...] = (
+    (CallRole.COMPILATION, _API + r"(?:ModuleGetFunction|FuncLoad)"),
+    (CallRole.OTHER, _API + r"\w*?(?:Get|Query|IsCapturing|CanAccess)(?:[A-Z_]|$)"),
+    (CallRole.OTHER, _API + r"MemPoolSet"),
     (CallRole.DEVICE_SYNC, _API + r"(?:Device|Thread|Ctx)Synchronize"),
     (CallRole.EVENT_SYNC, _API + r"EventSynchronize|^urEventWait|^zeEventHostSynchronize"),
     (CallRole.STREAM_SYNC, _API + r"StreamSynchronize|^urQueueFinish|^zeCommandQueueSynchronize"),
-    (CallRole.WAIT_EVENT, _API + r"StreamWaitEvent"),
+    (CallRole.WAIT_EVENT, _API + r"(?:Stream|Ctx|GreenCtx)WaitEvent"),
     (CallRole.CAPTURE_BEGIN, _API + r"StreamBeginCapture"),
     (CallRole.CAPTURE_END, _API + r"StreamEndCapture"),
     (CallRole.COPY, _API + r"Memcpy\w*Async|^urEnqueue\w*Memcpy"),
     (CallRole.SET, _API + r"Memset\w*Async|^urEnqueue\w*Fill"),
-    (CallRole.PREFETCH, _API + r"MemPrefetch\w*Async"),
+    (CallRole.PREFETCH, _API + r"Mem(?:Batch|Discard|Prefetch)\w*Async"),
     (CallRole.BLOCKING_COPY, _API + r"Memcpy"),
     (CallRole.BLOCKING_SET, _API + r"Memset"),
     (CallRole.GRAPH_LAUNCH, _API + r"(?:Ext|Module)*Graph(?:Kernel)?Launch"),
-    (CallRole.HOST_FUNCTION, _API + r"LaunchHost"),
+    (CallRole.HOST_FUNCTION, _API + r"(?:LaunchHost|StreamAddCallback)"),
     (CallRole.KERNEL_LAUNCH, _API + r"(?:Ext|Module|Ctx)*Launch|^urEnqueueKernelLaunch"),
     (CallRole.DEVICE_ALLOCATION, _API + r"(?:Mem)?(?:Malloc|Alloc|Create|Map)" + _WHAT),
     (CallRole.DEVICE_FREE, _API + r"(?:Mem)?(?:Free|Release|Unmap)" + _WHAT),
     (CallRole.HOST_ALLOCATION, r"^(?:cuda|hip)(?:Host(?:Alloc|Malloc|Free)|MallocHost|FreeHost)"),
-    (CallRole.HOST_ALLOCATION, r"^cuMem(?:HostAlloc|AllocHost|FreeHost)"),
+    (CallRole.HOST_ALLOCATION, _API + r"Mem(?:HostAlloc|AllocHost|FreeHost)"),
     (CallRole.HOST_ALLOCATION, _API + r"(?:Mem)?Host(?:Unr|R)egister"),
     (CallRole.OTHER_ALLOCATION, r"^(?:cuda|hip)(?:Malloc|Free|ExtMalloc)"),
     (CallRole.OTHER_ALLOCATION, r"^cu(?:Mem|(?:Mipmapped)?Array)\w*(?:Alloc|Free|Create$|Destroy)"),
     (CallRole.OTHER_ALLOCATION, r"^cuMem(?:Map|Unmap|Release|SetAccess|AddressReserve)"),
-    (CallRole.OTHER_ALLOCATION, _API + r"MemPoolTrim|^urUSM\w*(?:Alloc|Free)"),
-    (CallRole.COMPILATION, r"^(?:nvrtc|hiprtc)Compile|^(?:nvJitLink|cuLink)(?:Complete|AddData)"),
-    (CallRole.COMPILATION, _API + r"(?:Module|Library)Load|^urProgram(?:Build|Compile|Link)"),
+    (CallRole.OTHER_ALLOCATION, _API + r"Mem(?:Pool|Export|Import)|^urUSM\w*(?:Alloc|Free)"),
+    (CallRole.OTHER_ALLOCATION, _API + r"(?:(?:Mem)?Peer(?:Unr|R)egister|Ipc\w+MemHandle)"),
+    (CallRole.OTHER_ALLOCATION, _API + r"(?:Multicast|DeviceGraphMemTrim)"),
+    (CallRole.COMPILATION, r"^(?:nvrtc|hiprtc)Compile|^nvJitLink(?:Complete|AddData)"),
+    (CallRole.COMPILATION, _API + r"(?:Module|Library)(?:Unl|L)oad|^cu(?:Link|CompilePtx)"),
+    (CallRole.COMPILATION, r"^__cuda(?:Init|Unr|R)|^zeModuleCreate"),
+    (CallRole.COMPILATION, r"^urProgram(?:Build|Compile|Link)"),
+    (CallRole.RESOURCE, _API + r"Graphics"),
+    (CallRole.GRAPH_INSTANTIATION, _API + r"Graph(?:Instantiate|ExecUpdate)"),
+    (CallRole.GRAPH_BUILD, _API + r"(?:Graph|UserObject)"),
+    (CallRole.CONTEXT, _API + r"(?:Init(?:Device)?|ThreadExit|DeviceReset|DevicePrimaryCtx\w+)$"),
+    (CallRole.CONTEXT, _API + r"(?:Green)?(?:Ctx|Device)(?:At|De)?(?:Create|Destroy|tach)"),
+    (CallRole.CONTEXT, _API + r"(?:Ctx|Device)(?:En|Dis)ablePeerAccess|^cuCheckpointProcess"),
+    (CallRole.STREAM_ENTRY, _API + r"(?:(?:Event|Ctx|GreenCtx)Record|StreamAttach)"),
+    (CallRole.STREAM_ENTRY, _API + r"(?:Stream(?:Batch|Wait|Write)|(?:Signal|Wait)External)"),
+    (CallRole.RESOURCE, _API + r"(?:Green(?:Ctx))?(?:Stream|Event|Semaphore)(?:Create|Destroy)"),
+    (CallRole.RESOURCE, _API + r"(?:ImportExternal|DestroyExternal|IpcOpenEvent)"),
+    (CallRole.RESOURCE, _API + r"\w*(?:Tex|Surf)\w*(?:Create|Destroy)"),
+    (CallRole.RESOURCE, r"^ur(?:Queue|Context|Event|Kernel)(?:Create|Release)"),
 )  # fmt: skip
 """(role, pattern) of calls, read top down; what no pattern finds is ``OTHER``."""
 

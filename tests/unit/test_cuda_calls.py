@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -20,26 +23,38 @@ CALLS = {
     CallRole.COPY: """cudaMemcpyAsync cudaMemcpyAsync_ptsz cuMemcpyDtoHAsync_v2 cudaMemcpyBatchAsync
         hipMemcpyAsync cudaMemcpyPeerAsync urEnqueueUSMMemcpy""",
     CallRole.SET: "cudaMemsetAsync cuMemsetD32Async",
-    CallRole.PREFETCH: "cudaMemPrefetchAsync",
+    CallRole.PREFETCH: "cudaMemPrefetchAsync cudaMemDiscardAndPrefetchBatchAsync",
     CallRole.KERNEL_LAUNCH: """cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx
         hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp""",
     CallRole.GRAPH_LAUNCH: "cudaGraphLaunch cuGraphLaunch_ptsz hipGraphLaunch",
-    CallRole.HOST_FUNCTION: "cudaLaunchHostFunc cuLaunchHostFunc",
+    CallRole.HOST_FUNCTION: "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback",
     CallRole.DEVICE_ALLOCATION: """cudaMalloc cudaMallocManaged cudaMalloc3DArray cudaMallocPitch
         cuMemAlloc_v2 cuMemAllocManaged cuMemCreate cuMemMap hipMalloc""",
     CallRole.DEVICE_FREE: "cudaFree cuMemFree_v2 cuMemRelease cuMemUnmap hipFree",
     CallRole.HOST_ALLOCATION: """cudaHostAlloc cudaFreeHost cudaMallocHost cuMemHostAlloc
         cudaHostRegister cuMemHostRegister_v2 cudaHostUnregister hipHostMalloc cuMemFreeHost""",
     CallRole.OTHER_ALLOCATION: """cudaMallocAsync cudaFreeAsync cuMemAllocAsync cuMemPoolTrimTo
-        cuMemAddressReserve cuArrayCreate cudaMallocFromPoolAsync""",
+        cuMemAddressReserve cuArrayCreate cudaMallocFromPoolAsync cudaMemPoolCreate
+        cudaIpcOpenMemHandle cuMemExportToShareableHandle cuMulticastBindMem_v2""",
     CallRole.COMPILATION: """cuModuleLoadDataEx cuModuleLoadData cuLibraryLoadData cuLinkComplete
-        hipModuleLoadData nvrtcCompileProgram""",
+        hipModuleLoadData nvrtcCompileProgram cuModuleUnload cuModuleGetFunction cuLinkCreate_v2""",
     CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture",
     CallRole.CAPTURE_END: "cudaStreamEndCapture",
     CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent",
-    CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaEventRecord cudaMemGetInfo cuMemGetInfo_v2
-        cudaGetDevice cudaStreamIsCapturing cuMemAdvise cudaFuncGetAttributes
-        cudaGraphInstantiateWithFlags cuModuleUnload cudaGraphKernelNodeSetParams
+    CallRole.GRAPH_BUILD: """cudaGraphDestroy cuGraphUpload cudaGraphKernelNodeSetParams
+        cuGraphClone cudaGraphCreate cuGraphExecDestroy
+        hipGraphAddKernelNode cudaUserObjectCreate""",
+    CallRole.GRAPH_INSTANTIATION: """cudaGraphInstantiate cudaGraphInstantiateWithFlags
+        cuGraphExecUpdate cuGraphInstantiateWithParams_ptsz hipGraphInstantiate""",
+    CallRole.CONTEXT: """cuInit cuCtxCreate_v4 cuCtxDestroy cuDevicePrimaryCtxRetain cudaDeviceReset
+        cudaInitDevice cuGreenCtxCreate cudaDeviceEnablePeerAccess hipDeviceReset""",
+    CallRole.RESOURCE: """cudaStreamCreateWithPriority cuStreamDestroy_v2 cudaEventCreateWithFlags
+        hipEventDestroy cudaIpcOpenEventHandle cuImportExternalSemaphore cuGreenCtxStreamCreate""",
+    CallRole.STREAM_ENTRY: """cudaEventRecord cuEventRecordWithFlags cuStreamWriteValue32_v2
+        cuStreamBatchMemOp_v2 cudaSignalExternalSemaphoresAsync hipEventRecord""",
+    CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaMemGetInfo cuMemGetInfo_v2 cudaGetDevice
+        cudaStreamIsCapturing cuMemAdvise cudaFuncGetAttributes cuMemGetAllocationGranularity
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaPeekAtLastError cuMemPoolSetAttribute
         zeCommandListAppendLaunchKernelWithArguments""",
 }
 COARSE = {
@@ -64,6 +79,24 @@ def test_the_oracle_of_waits_reads_names_alike(role: CallRole) -> None:
     assert {name: call_role(name) for name in CALLS[role].split()} == dict.fromkeys(
         CALLS[role].split(), wanted
     )
+
+
+HEADERS = "/usr/local/cuda/include/cupti_{}_cbid.h"
+QUICK = r"Get|Query|Set|Is[A-Z]|Can[A-Z]|ChannelDesc|Tex|Surf|EGL|GL|D3D|VDPAU|cu64|MultiKernel"
+
+
+@pytest.mark.parametrize("api", ["driver", "runtime"])
+def test_every_call_of_the_api_that_can_take_long_has_a_role(api: str) -> None:
+    """By the list of all calls that CUPTI can trace, where a toolkit is installed."""
+    header = Path(HEADERS.format(api))
+    if not header.exists():
+        pytest.skip("no CUDA toolkit")
+    found = re.findall(r"CBID_((?:cuda|cu)[A-Z]\w+?)(?:_v\d+)? ", header.read_text())
+    roles = roles_of_names(pa.array(found))
+    other = {n for n, role in zip(found, roles.tolist(), strict=True) if role == CallRole.OTHER}
+    long = [n for n in other if re.search("Create|Alloc|Load|Instantiate|Destroy|Wait|Open", n)]
+    assert [n for n in long if not re.search(QUICK, n)] == []
+    assert len(found) > 300
 
 
 def test_a_missing_name_is_other() -> None:

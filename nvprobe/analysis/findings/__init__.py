@@ -12,6 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nvprobe.analysis.allocator import allocator_use
 from nvprobe.analysis.findings.advice import fitting
+from nvprobe.analysis.findings.calls import (
+    context_creation,
+    graph_rebuilt,
+    pinned_allocation,
+    unexplained_idle,
+)
 from nvprobe.analysis.findings.capture import memory_growth, memory_limit, profiler_cost
 from nvprobe.analysis.findings.compilation import compilation, graph_breaks
 from nvprobe.analysis.findings.dominance import latency_bound_kernel, underfilled_kernel
@@ -54,6 +60,9 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     pageable_copies,
     input_wait,
     allocation,
+    pinned_allocation,
+    graph_rebuilt,
+    context_creation,
     compilation,
     graph_breaks,
     unfused_attention,
@@ -69,10 +78,11 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     profiler_cost,
 )
 GENERAL_RULES: tuple[Callable[[Evidence, Sequence[Finding]], Iterator[Finding]], ...] = (
+    unexplained_idle,
     host_bound,
     elementwise_chains,
 )
-"""Rules that leave out what the findings of the specific `RULES` explain."""
+"""Rules that leave out what the findings before them explain."""
 
 
 def gather(
@@ -109,10 +119,10 @@ def findings(evidence: Evidence, by: Replay | None = None) -> tuple[Finding, ...
     """
     if not evidence.window_ns:
         return ()
-    specific = [one for rule in RULES for one in rule(evidence)]
-    general = [one for rule in GENERAL_RULES for one in rule(evidence, specific)]
+    others = [one for rule in RULES for one in rule(evidence)]
+    for general in GENERAL_RULES:
+        others += list(general(evidence, others))
     weighed: list[Finding] = []
-    others = [*specific, *general]
     if by is not None:
         weighed, others = replayed(evidence, others, by)
     found = [_bounded(one, evidence.span_ns) for one in others]

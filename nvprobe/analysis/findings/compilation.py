@@ -16,7 +16,7 @@ from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.graph_calls import compiling
 from nvprobe.analysis.grouping import push_up
-from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak
@@ -37,7 +37,7 @@ def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
     if not breaks or not evidence.idle_trusted or not evidence.repeats:
         return
     between = _between_graphs(evidence)
-    idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    idle = evidence.idle(*HOST_LATE)
     lost = np.where(np.append(between, False), idle, 0)
     total = int(lost.sum())
     if not total:

@@ -17,7 +17,7 @@ from nvprobe.analysis.findings.model import Evidence, Finding, Value
 from nvprobe.analysis.findings.sources import common_path, main_operator, named, sampled_lines
 from nvprobe.analysis.grouping import push_up
 from nvprobe.analysis.verdict import duration
-from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_causes import HOST_LATE
 from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column, OpKind
 
@@ -39,7 +39,7 @@ def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Find
     """
     if not evidence.idle_trusted or not evidence.repeats:
         return
-    idle = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    idle = evidence.idle(*HOST_LATE)
     explained = np.zeros(len(idle), np.int64)
     for one in specific:
         explained = explained if one.idle is None else np.maximum(explained, one.idle)
@@ -152,10 +152,10 @@ def _work(
 ) -> Finding:
     """What the host does is not known, so nothing of it is sure to be saved."""
     lines = sampled_lines(evidence, _paths_below(evidence.attribution.paths, path))
-    see = "sample Python (nvprobe launch --python-samples) to see which lines it runs"
+    see = ("sample Python (nvprobe launch --python-samples) to see which lines it runs",)
     return Finding(
         "host_work", title, path, lines, facts, (0, total),
-        (*(() if lines else (see,)),
+        (*(() if lines or not evidence.on_nvidia else see),
          "move the work out of the loop, or into another thread or process"),
         ops=ops, roles=(LINE,) * len(lines),
     )  # fmt: skip
@@ -164,7 +164,7 @@ def _work(
 def _of_pauses(evidence: Evidence) -> Column:
     """Bool per row of the idle charges: the host's own time in a long pause."""
     charges = evidence.waits.idle
-    return np.asarray(charges.long & np.isin(charges.cause, (Cause.HOST, Cause.LAUNCH_CALL)))
+    return np.asarray(charges.long & np.isin(charges.cause, HOST_LATE))
 
 
 def _in_pauses(evidence: Evidence, size: int) -> Column:

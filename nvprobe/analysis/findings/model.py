@@ -210,6 +210,12 @@ class Evidence:
         return self.busy_ns / self.window_ns if self.window_ns else 0.0
 
     @cached_property
+    def on_nvidia(self) -> bool:
+        """Whether nsys, and so ``nvprobe launch``, could record it: no calls of HIP or SYCL."""
+        names = self.trace.texts(np.unique(self.trace.calls.name))
+        return not any((name or "").startswith(("hip", "ur", "ze")) for name in names)
+
+    @cached_property
     def trusted(self) -> Column:
         """bool per op: it has possible times and no suspect end."""
         return self.attribution.valid & ~self.suspect

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from nvprobe.analysis.findings.calls import pinned_idle
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.grouping import sums
-from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Column, OpKind
 from nvprobe.trace.cuda_calls import DEVICE_MEMORY, CallRole, calls_with
@@ -39,7 +40,8 @@ def synchronisation(evidence: Evidence) -> Iterator[Finding]:
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     if not len(syncs.calls) or not evidence.idle_trusted:
         return
-    allocating = calls_with(evidence.trace, DEVICE_MEMORY)[syncs.calls.call]
+    memory = (*DEVICE_MEMORY, CallRole.HOST_ALLOCATION)
+    allocating = calls_with(evidence.trace, memory)[syncs.calls.call]
     rows = np.flatnonzero(~_of_uploads(evidence) & ~allocating)
     sites = syncs.sites
     program = np.append(program_paths(paths), -1)
@@ -98,7 +100,7 @@ def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             ("remove it from the loop; measure with CUDA events instead",)
             if explicit
             else (
-                *(() if source else (_SHOW_LINES,)),
+                *(() if source or not evidence.on_nvidia else (_SHOW_LINES,)),
                 "do not read the value every step: keep it on the device, or read it one step late",
                 "replace a data-dependent `if` by torch.where, nonzero by a mask",
             )
@@ -213,7 +215,7 @@ def input_wait(evidence: Evidence) -> Iterator[Finding]:
     if total < LITTLE * evidence.window_ns:
         return
     path = common_path(paths, idle)
-    host = evidence.idle(Cause.HOST, Cause.LAUNCH_CALL)
+    host = evidence.idle(*HOST_LATE)
     waited = _host_waits_for_data(evidence)
     yield Finding(
         id="input_wait",
@@ -258,7 +260,7 @@ def allocation(evidence: Evidence) -> Iterator[Finding]:
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     waiting = np.isin(syncs.calls.call, rows)
     bubble = int(syncs.bubble_ns[waiting].sum())
-    idle = evidence.idle(Cause.ALLOCATION)
+    idle = np.maximum(evidence.idle(Cause.ALLOCATION) - pinned_idle(evidence), 0)
     total = int(idle.sum()) + bubble
     path_of = evidence.attribution.open.at(calls.thread[rows], calls.start[rows])
     spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)

@@ -20,7 +20,7 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
-__all__ = ["SyncCalls", "synchronising_calls"]
+__all__ = ["SyncCalls", "outermost_calls", "synchronising_calls"]
 
 OWN_SYNCHRONIZATION = "nvprobe synchronizes"
 """The range in which nvprobe itself waits for the GPU."""
@@ -69,7 +69,7 @@ def synchronising_calls(
     late = slice(len(rows) - len(memory), None)
     waited[late] = _outlasted_work(calls, memory, device[late], busy)
     rows, device, stream = rows[waited], device[waited], stream[waited]
-    kept, start = _outermost(calls, rows)
+    kept, start = outermost_calls(calls, rows)
     rows, device, stream = rows[kept], device[kept], stream[kept]
     begin, end = calls.start[rows], calls.end[rows]
     waits = SyncCalls(
@@ -123,8 +123,8 @@ def _outlasted_work(calls: Calls, rows: Column, device: Column, busy: Coverage) 
     return (end > start) & done & (2 * busy.between(lane, start, end) >= end - start)
 
 
-def _outermost(calls: Calls, rows: Column) -> tuple[Column, Column]:
-    """(positions in ``rows`` sorted by thread and start, where each begins to count)."""
+def outermost_calls(calls: Calls, rows: Column) -> tuple[Column, Column]:
+    """(positions in ``rows`` by thread and start, where each begins to count); none in another."""
     order = np.lexsort((rows, -calls.end[rows], calls.start[rows], calls.thread[rows]))
     thread = calls.thread[rows[order]]
     start, end = calls.start[rows[order]], calls.end[rows[order]]

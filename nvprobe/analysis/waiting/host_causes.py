@@ -1,7 +1,5 @@
 """What host threads do at each instant, beyond Python and dispatch.
 
-What host threads do at each instant, beyond Python and dispatch.
-
 Of the things a thread can be inside of at once (a synchronising call in a range that waits for
 data) the first in the order of :class:`Cause` counts. So everything is held as *nested* coverages:
 level k covers what is inside anything of causes 0 … k, and what belongs to cause k alone is the
@@ -21,7 +19,7 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import Calls, Column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, CallRole
 
-__all__ = ["Cause", "HOST_CAUSES", "HostCauses", "Stretches", "host_causes"]
+__all__ = ["HOST_CAUSES", "HOST_LATE", "Cause", "HostCauses", "Stretches", "host_causes"]
 
 
 class Cause(IntEnum):
@@ -35,11 +33,13 @@ class Cause(IntEnum):
     INPUT = 4
     """Waiting for data."""
     LAUNCH_CALL = 5
-    HOST = 6
+    OTHER_CALL = 6
+    """Any other call: graphs being built, contexts, streams and events, queries."""
+    HOST = 7
     """Python and dispatch."""
-    DEVICE_WAIT = 7
+    DEVICE_WAIT = 8
     """The op was queued: it waited for an event, for its stream, or for the launch to arrive."""
-    UNKNOWN = 8
+    UNKNOWN = 9
     """No call is known for the op that ended the gap."""
 
     @property
@@ -49,6 +49,8 @@ class Cause(IntEnum):
 
 
 HOST_CAUSES = tuple(cause for cause in Cause if cause <= Cause.HOST)
+HOST_LATE = (Cause.LAUNCH_CALL, Cause.OTHER_CALL, Cause.HOST)
+"""The host is awake, waits for nothing, and is later than the GPU."""
 
 Stretches = tuple[Column, Column, Column]
 """(thread, start, end)."""
@@ -118,6 +120,7 @@ def host_causes(attribution: Attribution, roles: Column, waits: Stretches) -> Ho
         if cause == Cause.LAUNCH_CALL:
             inside |= started
         parts.setdefault(cause, []).append(_calls(trace.calls, np.flatnonzero(inside)))
+    parts[Cause.OTHER_CALL] = [_calls(trace.calls, np.arange(len(trace.calls)))]
     marked = _marked_ranges(attribution)
     for cause, ranges in marked.items():
         parts.setdefault(cause, []).append(ranges)

@@ -41,7 +41,7 @@ from nvprobe.analysis.waiting.gaps import (
     joined,
     summed,
 )
-from nvprobe.analysis.waiting.host_causes import Cause, HostCauses
+from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause, HostCauses
 from nvprobe.attribution.intervals import Instants, expand, firsts, runs
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
@@ -130,12 +130,12 @@ def long_gaps(gaps: Gaps, work: HostCauses) -> Column:
     out = gaps.queued - gaps.start >= LONG_NS
     rows = np.flatnonzero(out & (gaps.thread != NO_ROW))
     ns = work.split(gaps.thread[rows], gaps.start[rows], gaps.queued[rows])
-    out[rows] = ns[Cause.HOST] + ns.get(Cause.LAUNCH_CALL, 0) >= LONG_NS
+    out[rows] = sum(ns.get(cause, 0) for cause in HOST_LATE) >= LONG_NS
     return np.asarray(out)
 
 
 def _delays(gaps: Gaps, waits: SyncCalls, work: HostCauses) -> _Delays:
-    """The first ``busy_ns`` of launch-call and host time after the last wait to end in a gap.
+    """The first ``busy_ns`` of calls and host time after the last wait to end in a gap.
 
     Without that wait the host would have been so much earlier, and no more than that.
     """
@@ -220,9 +220,10 @@ def _move_late(parts: GapParts, delays: _Delays, ns: dict[Cause, Column], bubble
     """Assign what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
     start, end = delays.start[parts.gap], delays.end[parts.gap]
     late = np.flatnonzero((parts.start >= start) & (parts.end <= end))
-    moved = ns[Cause.LAUNCH_CALL][late] + ns[Cause.HOST][late]
+    moved = np.sum([ns[cause][late] for cause in HOST_LATE], axis=0)
     ns[Cause.SYNC][late] += moved
-    ns[Cause.LAUNCH_CALL][late] = ns[Cause.HOST][late] = 0
+    for cause in HOST_LATE:
+        ns[cause][late] = 0
     made = np.flatnonzero(moved)
     np.add.at(bubble, delays.wait[parts.gap[late[made]]], moved[made])
 
@@ -262,7 +263,7 @@ def _places(
     )
 
 
-SAMPLED_CAUSES = (Cause.LAUNCH_CALL, Cause.HOST)
+SAMPLED_CAUSES = HOST_LATE
 """Causes that a line can be blamed for; the others have names of their own."""
 
 

@@ -35,6 +35,7 @@ _WORDS = {
     Cause.COLLECTIVE: "collective",
     Cause.INPUT: "input",
     Cause.LAUNCH_CALL: "launch call",
+    Cause.OTHER_CALL: "other calls",
     Cause.HOST: "host",
     Cause.DEVICE_WAIT: "device wait",
     Cause.UNKNOWN: "unknown",

@@ -185,6 +185,42 @@ def analysis_of(scene: Scene, **changes: object) -> Analysis:
     return profiled_analysis_of(scene, **changes)
 
 
+def held_by(*calls: str) -> Callable[[Scene], None]:
+    """Each call takes 2 ms, in which the GPU runs out of work; six kernels of 100 µs follow."""
+
+    def setup(scene: Scene) -> None:
+        for call in calls:
+            scene.call(call, 2 * MS)
+
+    def body(scene: Scene) -> None:
+        scene.inside("setup", lambda: setup(scene))
+        for _ in range(6):
+            scene.launch(BF16_GEMM, 100 * US)
+
+    return body
+
+
+def held_up_for_less(scene: Scene) -> None:
+    """Half of the call the GPU works: the call may have waited for it, and is no reading."""
+    scene.call("cudaHostAlloc", 900 * US)
+    scene.launch(BF16_GEMM, 500 * US)
+
+
+def rebuilt(call: str) -> Callable[[Scene], None]:
+    def body(scene: Scene) -> None:
+        scene.call(call, 900 * US)
+        scene.replay(2, 100 * US, 0)
+
+    return body
+
+
+def waits_for_others(scene: Scene) -> None:
+    """Half a millisecond after its call nothing runs, and nothing of this process is the cause."""
+    scene.gpu_free[7] = scene.now + 500 * US
+    scene.launch(BF16_GEMM, 300 * US)
+    scene.now = scene.gpu_free[7] - 20 * US
+
+
 def _ignore(_: int) -> None:
     return None
 
@@ -212,6 +248,19 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
     (small_kernels_of_a_waiting_gpu, ["input_wait"], "waits for data in step/data"),
     (a_collective_of_few_blocks, [], "GPU-bound, nothing found to gain"),
     (churn_of_a_pool, [], "GPU-bound, nothing found to gain"),
+    (held_by("cudaHostAlloc"), ["pinned_allocation"], "held up by allocation in step/setup"),
+    (held_up_for_less, ["pinned_allocation"], "held up by allocation"),
+    (held_by("cudaHostRegister"), ["pinned_allocation"], "held up by allocation in step/setup"),
+    (held_by("cudaMallocAsync"), ["idle_allocation"], "held up by allocation in step/setup"),
+    (
+        held_by("cudaStreamCreateWithPriority"),
+        ["idle_other_call"],
+        "held up by calls that launch nothing in step/setup",
+    ),
+    (held_by("cudaGetDeviceProperties"), ["idle_other_call"], "held up by calls that launch"),
+    (rebuilt("cudaGraphInstantiate"), ["graph_rebuilt"], "held up by calls that launch nothing"),
+    (rebuilt("cudaGraphExecUpdate"), ["graph_rebuilt"], "held up by calls that launch nothing"),
+    (waits_for_others, ["idle_device_wait"], "waits between queued work in step"),
 ]
 
 
@@ -253,6 +302,43 @@ def test_what_a_change_saves_lies_within_the_bound(
     else:
         share = 100 * saved / int(before.devices.window_ns.sum())
         assert first.step_saving.low <= share <= first.step_saving.high
+
+
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        (held_by("cudaHostAlloc"), "cudaHostAlloc"),
+        (held_by("cudaEventCreate", "cudaFuncGetAttributes"), "cudaFuncGetAttributes"),
+        (rebuilt("cuGraphInstantiateWithParams"), "cuGraphInstantiateWithParams"),
+    ],
+)
+def test_idle_time_inside_a_call_names_it(body: Callable[[Scene], None], call: str) -> None:
+    """Of two calls the second keeps the GPU waiting for longer: it still works in the first."""
+    first = (analysis_of(loop(body)).findings or ())[0]
+    assert first.evidence["call"] == call
+    assert call in first.title
+    assert first.evidence["calls"] in (4, 8)
+
+
+def test_a_context_created_late_is_told_also_where_nothing_repeats() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.launch(BF16_GEMM, 100 * US)
+        scene.inside("init", lambda: scene.call("cuDevicePrimaryCtxRetain", 9 * MS))
+    scene.launch(BF16_GEMM, 100 * US)
+    found = [one for one in analysis_of(scene).findings or () if one.id == "context_creation"]
+    # From the end of each kernel to that of the call: 9 ms less what of the kernel it outlasts.
+    assert found[0].evidence["idle_ns"] == 2 * (9 * MS - 101 * US)
+    assert found[0].saves_ns[0] == 0
+
+
+def test_graphs_that_are_captured_once_are_not_rebuilt() -> None:
+    scene = Scene()
+    for _ in range(5):
+        scene.call("cudaGraphInstantiate", 900 * US)
+    for index in range(6):
+        scene.inside(f"step {index}", lambda: scene.replay(2, 1 * MS, 0))
+    assert ids(analysis_of(scene)) == []
 
 
 def test_the_line_of_a_sync_is_named() -> None:
