@@ -30,7 +30,7 @@ def clean(text: str) -> tuple[str, int, bool]:
     other = re.fullmatch(r"(?s)(.*[^\s#=])\s*[#=]\s*(\d{1,18})\s*", text)
     if other:
         return other[1], int(other[2]), twin
-    return text, -1, twin
+    return text if text.strip() else "(no name)", -1, twin
 
 
 class Oracle:

@@ -11,14 +11,16 @@ initiating thread when they were called for.
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import SpanRows, Steps, StepSpread
-from nvprobe.analysis.timelines import process_timeline
+from nvprobe.analysis.timelines import launches_kernels, process_timeline
 from nvprobe.attribution.intervals import Instants, firsts, union_length
 from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
 from nvprobe.attribution.model import Attribution, Kind
+from nvprobe.attribution.names import STEP_WORDS
 from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
 __all__ = ["span_rows", "step_at", "step_spread", "steps"]
@@ -84,9 +86,40 @@ def _named_steps(attribution: Attribution, rows: Column) -> Column:
     rows = rows[named[attribution.paths.name[tree.path[rows]]]]
     if not len(rows):
         return rows
-    compiles = range_roles(names.names) == RangeRole.COMPILATION
-    compiling = (tree.path >= 0) & compiles[attribution.paths.name[tree.path]]
-    return rows[~_inside(attribution, rows, compiling)]
+    role = range_roles(names.names)[attribution.paths.name[np.maximum(tree.path, 0)]]
+    compiling = (tree.path >= 0) & (role == RangeRole.COMPILATION)
+    rows = rows[~_inside(attribution, rows, compiling)]
+    waiting = (role[rows] == RangeRole.INPUT) & ~launches_kernels(attribution)[rows]
+    rows = rows[~waiting]
+    return rows[~_phases_of_a_loop(attribution, rows, role)]
+
+
+def _phases_of_a_loop(attribution: Attribution, rows: Column, role: Column) -> Column:
+    """Bool per row: ``run_batch`` of a loop of phases side by side, of which it is a lesser part.
+
+    A number in the name, or a name that is nothing but a step word, marks a step. Waiting for data
+    stands beside steps, too; so does what happens less than half as often. ``role`` per range.
+    """
+    tree, names, paths = attribution.tree, attribution.names, attribution.paths
+    named = pc.is_in(pc.utf8_lower(names.names), pa.array(STEP_WORDS))
+    word = named.to_numpy(zero_copy_only=False)[paths.name[tree.path[rows]]]
+    doubtful = np.flatnonzero((tree.index[rows] < 0) & ~word)
+    out = np.zeros(len(rows), bool)
+    if not len(doubtful):
+        return out
+    thread = attribution.trace.ranges.thread
+    wall = np.maximum(tree.end - attribution.trace.ranges.start, 0)
+    known = np.flatnonzero((tree.path >= 0) & ~tree.folded)
+    key = thread.astype(np.int64) * len(paths.parent) + tree.path
+    keys, first, code, count = np.unique(key[known], True, True, True)
+    spent, one = sums(code, wall[known], len(keys)), known[first]
+    phase = ~names.step_like[paths.name[tree.path[one]]] & (role[one] != RangeRole.INPUT)
+    for mine in np.searchsorted(keys, np.unique(key[rows[doubtful]])).tolist():
+        beside = phase & (thread[one] == thread[one[mine]]) & (2 * count >= count[mine])
+        beside &= paths.parent[tree.path[one]] == paths.parent[tree.path[one[mine]]]
+        if spent[beside].sum() > spent[mine]:
+            out[doubtful] |= key[rows[doubtful]] == keys[mine]
+    return out
 
 
 def _inside(attribution: Attribution, rows: Column, chosen: Column) -> Column:

@@ -15,9 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analysis.grouping import distinct
-from nvprobe.attribution.intervals import Coverage, merged, running_max, runs, sorted_by
+from nvprobe.attribution.intervals import (
+    Coverage,
+    Instants,
+    merged,
+    running_max,
+    runs,
+    sorted_by,
+)
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import NO_ROW, Column
+from nvprobe.trace import NO_ROW, Column, OpKind
 
 __all__ = [
     "DeviceOrder",
@@ -26,6 +33,7 @@ __all__ = [
     "alone",
     "device_busy",
     "device_order",
+    "launches_kernels",
     "left_out",
     "process_timeline",
     "streams",
@@ -202,3 +210,14 @@ def _timeline(op: Column, lane: Column, time: Column, lanes: int) -> Timeline:
     order = sorted_by(lane, time)
     first = np.searchsorted(lane[order], np.arange(lanes + 1))
     return Timeline(op=op[order], time=time[order], first=first)
+
+
+def launches_kernels(attribution: Attribution) -> Column:
+    """Bool per range: a kernel was launched inside it, on its own thread."""
+    trace, ranges = attribution.trace, attribution.trace.ranges
+    rows = np.flatnonzero((trace.ops.kind == OpKind.KERNEL) & (attribution.call != NO_ROW))
+    call = attribution.call[rows]
+    calls = Instants.of(trace.calls.thread[call], trace.calls.start[call], len(trace.threads))
+    end = np.maximum(attribution.tree.end, ranges.start)
+    before = calls.count_before(ranges.thread, ranges.start)
+    return np.asarray(calls.count_before(ranges.thread, end) > before)

@@ -54,7 +54,7 @@ _LIBRARY_DOMAIN = (
     r"libcudf|libkvikio|UCX|MPI|NVSHMEM|TensorRT|DALI)\b"
 )
 
-_AUTOGRAD = r"^(?:autograd::engine::|torch::autograd::)|Backward\d"
+_AUTOGRAD = r"^(?:autograd::engine::|torch::autograd::)|Backward\d+(?:$|[^A-Za-z0-9_])"
 
 # First match decides; written for distinct clean names.
 _NAME_KINDS = (
@@ -159,39 +159,59 @@ class RangeRole(IntEnum):
     """Waits for data."""
 
 
+_END = r"(?:$|[^a-z_])"
+"""Where a word ends: ``get_batch`` waits for data, ``get_batch_size`` does not."""
+
 RANGES: tuple[tuple[RangeRole, str], ...] = (
     # torch.compile, Inductor and Triton while they compile, not while compiled code runs
     (
         RangeRole.COMPILATION,
         r"(?i)^(?:torch[._])?(?:re)?(?:compil(?:e|ing|ation)|autotun(?:e|ing))\b",
     ),
-    (RangeRole.COMPILATION, r"^(?:compile_fx|_compile\.|entire_frame_compile|compile_inner)"),
+    (RangeRole.COMPILATION, r"^(?:compile_fx|entire_frame_compile|compile_inner)" + _END),
+    (RangeRole.COMPILATION, r"^_compile\."),
     (
         RangeRole.COMPILATION,
-        r"(?i)^(?:inductor|dynamo|triton|aot_?autograd|nvrtc|jit)[ ._:]*compil",
+        r"(?i)^(?:inductor|dynamo|triton|aot_?autograd|nvrtc|jit)[ ._:]*compil(?:e|er|ing|ation)"
+        + _END,
     ),
-    (RangeRole.COMPILATION, r"benchmark_all_configs|^async_compile|CachingAutotuner\.bench"),
+    (
+        RangeRole.COMPILATION,
+        r"(?:benchmark_all_configs|^async_compile|CachingAutotuner\.bench)" + _END,
+    ),
     # torch.distributed, its process groups, NCCL's own ranges, TorchRec's awaitables
     (RangeRole.COLLECTIVE, r"^(?:nccl|gloo|mpi|ucc|c10d|_c10d_functional|symm_mem):"),
     (RangeRole.COLLECTIVE, r"^nccl[A-Z]|^record_param_comms$|^ProcessGroup"),
-    (RangeRole.COLLECTIVE, r"(?i)(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter)"),
-    (RangeRole.COLLECTIVE, r"All(?:To|2)All|AllReduce|AllGather|ReduceScatter"),
     (
         RangeRole.COLLECTIVE,
-        r"(?i)(?:^|[^a-z])(?:all_?to_?all|all2all)|(?:^|[^a-z])barrier(?:$|[^a-z])",
+        r"(?i)(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all)"
+        r"(?:_(?:base|bwd|coalesced|data|fwd|grads?|gradients|into|params?|pooled|req|single|tensor"
+        r"|wait))*(?:Backward)?" + _END,
     ),
+    (
+        RangeRole.COLLECTIVE,
+        r"(?:All(?:To|2)All|AllReduce|AllGather|ReduceScatter)(?:Tensors?|Splits?|Awaitable|4D|Base)*"
+        r"(?:$|[^A-Za-z_])",
+    ),
+    (RangeRole.COLLECTIVE, r"(?i)(?:^|[^a-z])barrier(?:$|[^a-z])"),
     # torch.utils.data, Lightning, TorchRec, and what people call this phase
     (
         RangeRole.INPUT,
-        r"^enumerate\(DataLoader\)#|DataLoaderIter|^IterDataPipe|^enumerate\(DataPipe\)",
+        r"^enumerate\(DataLoader\)#|DataLoaderIter(?:$|[^A-Za-z_])|^IterDataPipe"
+        r"|^enumerate\(DataPipe\)",
     ),
-    (RangeRole.INPUT, r"(?i)dataloader_next|(?:^|[^a-z])data_?load(?:er|ing)?(?:$|[^a-z])"),
+    (RangeRole.INPUT, r"(?i)dataloader_next" + _END),
+    (RangeRole.INPUT, r"(?i)(?:^|[^a-z])data_?load(?:er|ing)?" + _END),
     (RangeRole.INPUT, r"(?i)^(?:## )?(?:wait(?:ing)?_for_|next_)(?:data|batch)(?: ##)?$|^data$"),
     (
         RangeRole.INPUT,
-        r"(?i)^(?:## )?(?:get|load|fetch|read|next|wait)_?(?:next_)?(?:data|batch|input)",
+        r"(?i)^(?:## )?(?:get|load|fetch|read|next|wait)_?(?:next_)?(?:data|batch|input)"
+        r"(?:s|es)?" + _END,
     ),
-    (RangeRole.INPUT, r"(?i)^(?:data|batch|input)_?(?:fetch|wait|time|next|iter|read)"),
+    (
+        RangeRole.INPUT,
+        r"(?i)^(?:data|batch|input)_?(?:fetch|wait|time|next|iter|read)(?:ing|er|ator)?" + _END,
+    ),
 )
 """(role, pattern) of clean range names, read top down; what no pattern finds is ``OTHER``."""
 

@@ -40,6 +40,8 @@ STEP_WORDS = (
 )
 """A name whose last word is one of these is step-like: any separator before its number is cut."""
 
+NO_TEXT = "(no name)"
+"""What a range without a message, or with an empty one, is called."""
 _WORDS = "|".join(sorted(STEP_WORDS, key=len, reverse=True))
 _STEP_LIKE = rf"(?is)^(?:.*[^a-z])?(?:{_WORDS})$"
 _INDEX_RULES = (
@@ -78,7 +80,8 @@ def clean_names(texts: pa.StringArray, index_rules: Sequence[str] = ()) -> Clean
     code = coded.indices.to_numpy(zero_copy_only=False)
     distinct, number = _split_index(coded.dictionary, tuple(index_rules))
     index = number[code]
-    again = distinct.dictionary_encode()
+    nameless = pc.equal(pc.utf8_trim_whitespace(distinct), "")
+    again = pc.if_else(nameless, NO_TEXT, distinct).dictionary_encode()
     code = again.indices.to_numpy(zero_copy_only=False)[code].astype(np.int32)
     step_like = pc.match_substring_regex(again.dictionary, _STEP_LIKE)
     return CleanNames(

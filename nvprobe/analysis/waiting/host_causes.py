@@ -13,6 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from nvprobe.analysis.timelines import launches_kernels
 from nvprobe.attribution.intervals import Coverage, by_group
 from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
@@ -147,6 +148,7 @@ def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     role = range_roles(paths.names)[paths.name[tree.path]]
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
+    role[(role == RangeRole.INPUT) & launches_kernels(attribution)] = RangeRole.OTHER
     out = {}
     for cause, wanted in _RANGE_CAUSES:
         rows = np.flatnonzero(role == wanted)

@@ -25,6 +25,19 @@ CUB = "void cub::CUB_200200_800_NS::"
 
 # (name, family, precision or None, tensor cores or None)
 NAMES = [
+    # communication without NCCL's names
+    ("void flashinfer::trtllm_alltoall::moeAllToAllKernel<2>(int)", "communication", None, None),
+    ("alltoall_kernel(float*)", "communication", None, None),
+    ("void moe_a2a::a2a_combine_recv_kernel<8>(long)", "communication", None, None),
+    ("void mori::moe::EpCombineIntraNodeKernel<float>(int)", "communication", None, None),
+    ("void uccl::ep::internode::dispatch<false>(int*)", "communication", None, None),
+    ("hybrid_ep_dispatch_kernel", "communication", None, None),
+    ("multimem_all_gather_kernel", "communication", None, None),
+    ("void vllm::twoShotAllReduceKernel<8>(int)", "communication", None, None),
+    ("ucp_device_put_kernel", "communication", None, None),
+    ("callToAllocate(int)", "custom", None, None),
+    ("StepDispatchKernel", "custom", None, None),
+    ("data2array(int)", "custom", None, None),
     # cuBLAS
     ("nvjet_tst_192x208_64x4_1x1_h_bz_coopB_bias_TNT", "gemm", "bf16", True),
     ("nvjet_sm90_tst_128x128_64x4_1x2_h_bz_TNT", "gemm", "bf16", True),

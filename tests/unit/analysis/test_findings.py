@@ -624,3 +624,37 @@ def test_what_nvprobe_waits_for_itself_is_no_wait_of_the_program() -> None:
     assert expected is not None
     assert found is not None
     assert len(found.syncs.calls) == len(expected.syncs.calls) > 0
+
+
+def server(scene: Scene, phase: str) -> None:
+    """Three phases side by side, the middle one a fifth of the time and all of the launches."""
+    scene.inside("recv", lambda: scene.host(200 * US))
+    scene.inside(phase, lambda: healthy(scene))
+    scene.inside("process_result", lambda: scene.host(2 * MS))
+
+
+@pytest.mark.parametrize(("phase", "steps"), [
+    ("run_batch", 0), ("scheduler.decode", 0), ("run_batch {}", 6), ("batch", 6),
+])  # fmt: skip
+def test_a_lesser_phase_is_no_step_unless_it_is_numbered(phase: str, steps: int) -> None:
+    scene = Scene()
+    for index in range(6):
+        server(scene, phase.format(index))
+    assert len(analysis_of(scene).steps) == steps
+
+
+def test_a_step_beside_a_slow_loader_stays_one() -> None:
+    scene = Scene()
+    for _ in range(4):
+        scene.inside("data", lambda: scene.host(9 * MS))
+        scene.inside("train_step", lambda: healthy(scene))
+    assert len(analysis_of(scene).steps) == 4
+
+
+def test_waiting_is_no_role_of_a_range_that_launches_kernels() -> None:
+    def body(scene: Scene) -> None:
+        scene.inside("load_batch", lambda: host_work(scene))
+
+    found = analysis_of(loop(body))
+    assert ids(found) == ["host_work"]
+    assert ids(analysis_of(loop(slow_loader))) == ["input_wait"]

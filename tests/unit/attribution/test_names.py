@@ -31,7 +31,7 @@ from tests.oracle import clean
         ("step4", "step4", -1),
         ("#3", "#3", -1),
         ("step 99999999999999999999", "step 99999999999999999999", -1),
-        ("", "", -1),
+        ("", "(no name)", -1),
         ("step\n4", "step\n4", -1),
     ],
 )
@@ -75,3 +75,9 @@ def test_a_bad_rule_is_named(rule: str) -> None:
 def test_step_like_names() -> None:
     found = clean_names(pa.array(["decode", "train-step", "stepper", "EPOCH"]))
     assert found.step_like.tolist() == [True, True, False, True]
+
+
+def test_nameless_ranges_share_one_label() -> None:
+    found = clean_names(pa.array(["", " \t", "step 3"]))
+    assert found.names.to_pylist() == ["(no name)", "step"]
+    assert found.code.tolist() == [0, 0, 1]
