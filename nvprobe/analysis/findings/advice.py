@@ -171,6 +171,16 @@ _TRAINERS: dict[str, dict[str, _Advice]] = {
             'Trainer(precision="bf16-mixed")',
         ),
     },
+    "weight_casts": {
+        HUGGING_FACE: (
+            "TrainingArguments: a larger per_device_train_batch_size with fewer "
+            "gradient_accumulation_steps casts them less often",
+        ),
+        LIGHTNING: (
+            "larger batches with a smaller Trainer(accumulate_grad_batches=…) cast them less often",
+            'Trainer(precision="bf16-true"): weights in bfloat16',
+        ),
+    },
     "allocator": {
         HUGGING_FACE: (
             "TrainingArguments(torch_empty_cache_steps=None): no empty_cache() in the loop",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from nvprobe.analysis.findings.casts import weight_casts
 from nvprobe.analysis.findings.conversions import double_products, layout_conversions
 from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
@@ -36,6 +37,7 @@ FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
     selections,
     double_products,
     layout_conversions,
+    weight_casts,
 )
 EFFORTS = {
     "host_work": 0.6, "graph_break": 0.9, "launch_bound": 0.5, "elementwise_chain": 0.8,

@@ -6,14 +6,22 @@ import dataclasses
 
 import numpy as np
 
-from nvprobe.analysis.replay.changes import scale
+from nvprobe.analysis.replay.changes import drop_ops, ops_of, scale
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = ["fewer_conversions", "fuse_chains", "hide", "other_precision", "scaled", "sdpa"]
+__all__ = [
+    "fewer_casts",
+    "fewer_conversions",
+    "fuse_chains",
+    "hide",
+    "other_precision",
+    "scaled",
+    "sdpa",
+]
 
 REACHED = 0.65
 """Of the ratio of two peaks, what products of usual size gain."""
@@ -75,6 +83,25 @@ def fewer_conversions(conversions: Column, around: Column) -> Edit:
         model = model.edit()
         scale(model, conversions, 0.0)
         scale(model, around, NORM[level])
+        return model
+
+    return edit
+
+
+def fewer_casts(shortest: Column, longest: Column, gradients: Column) -> Edit:
+    """Casts that are kept instead of made again. Bools per event; high: no casts of gradients."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        gone = shortest if level == Level.LOW else longest
+        if level == Level.HIGH:
+            gone = gone | gradients
+        drop_ops(model, ops_of(model, gone))
+        model.events.dur[gone] = 0
+        if level != Level.LOW:
+            gap = model.events.gap[gone]
+            spared = (1 - FUSED_HOST) * np.minimum(gap, DISPATCH_NS)
+            model.events.gap[gone] = np.rint(gap - spared).astype(np.int64)
         return model
 
     return edit
