@@ -19,11 +19,12 @@ from nvprobe.merging.graph_nodes import NODES, with_nodes
 from nvprobe.merging.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.merging.overlay import merged
 from nvprobe.merging.sequence import Match, match_kernels
+from nvprobe.merging.several_traces import joined
 from nvprobe.merging.warp import warp_of
 from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
-from nvprobe.readers.kineto import load_kineto
+from nvprobe.readers.kineto import MergedRanks, load_kineto
 from nvprobe.readers.run_json import read_profiling_cost
 from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
 from nvprobe.readers.sniff import trace_files
@@ -81,7 +82,10 @@ def _loaded(profiles: list[Path], traces: list[Trace], *, one_run: bool) -> Trac
 def _torch(path: Path, stacks: bool | None) -> Trace:
     """A torch trace; by default with its Python frames, unless they would take gigabytes."""
     read = not _is_large(path) if stacks is None else stacks
-    trace = load_kineto(path, python_stacks=read)
+    try:
+        trace = load_kineto(path, python_stacks=read)
+    except MergedRanks as ranks:
+        trace = joined([load_kineto(path, python_stacks=read, label=one) for one in ranks.labels])
     if read or any("source lines" in one.what for one in trace.missing):
         return trace
     why = f"the Python frames of {shown(path)} were left out" + (

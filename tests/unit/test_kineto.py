@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
-from nvprobe.readers.kineto import load_kineto
+from nvprobe.merging.load import load
+from nvprobe.readers.kineto import MergedRanks, load_kineto
 from nvprobe.readers.kineto.events import (
     InexactTimes,
     copy_of,
@@ -455,3 +457,33 @@ def test_decimal_and_loader_agree_on_the_sum(tmp_path: Path) -> None:
     total = sum(int(e["dur"] * 1000) for e in events)
     ops = load_kineto(write(tmp_path, text)).ops
     assert int(np.sum(ops.end - ops.start)) == total
+
+
+def merged(label: str, pid: int, device: int, ns: int) -> tuple[str, ...]:
+    """A rank as servers merge it: its label before every process id, ids as in the other ranks."""
+    call = event("cuda_runtime", "cudaLaunchKernel", "1000002.100", "3.000", correlation=4)
+    kernel = event("kernel", "gemm", "1000010.000", f"{ns / 1000:.3f}", device=device,
+                   correlation=4, stream=7)  # fmt: skip
+    name = {"ph": "M", "name": "process_name", "pid": f"{label} {pid}", "args": {"name": "py"}}
+    own = (json.dumps(name), call, kernel.replace('"pid": 7', f'"pid": {device}'))
+    return tuple(re.sub(r'"pid": (\d+)', rf'"pid": "{label} \1"', one) for one in own)
+
+
+@pytest.mark.parametrize("labels", [("[TP00]", "[TP01]"), ("[PP0-TP1]", "[PP1-TP1]", "[DP2]")])
+def test_ranks_merged_into_one_file_stay_apart(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    """Equal process and correlation ids under different labels are of different processes."""
+    events = [
+        text for row, one in enumerate(labels) for text in merged(one, 7, row, 1000 * (row + 1))
+    ]
+    path = write(tmp_path, document(*events))
+    with pytest.raises(MergedRanks, match=f"merged traces of {len(labels)} ranks"):
+        load_kineto(path)
+    whole = load(path)
+    assert whole.processes.pid.tolist() == [7] * len(labels)
+    assert sorted(whole.texts(whole.processes.name)) == sorted(f"{one} py" for one in labels)
+    spent = dict(
+        zip(whole.ops.process.tolist(), (whole.ops.end - whole.ops.start).tolist(), strict=True)
+    )
+    assert sorted(spent.values()) == [1000 * (row + 1) for row in range(len(labels))]
+    assert len(whole.ops) == len(whole.calls) == len(labels)
+    assert not whole.warnings

@@ -167,6 +167,7 @@ def profiler_cost(evidence: Evidence) -> Iterator[Finding]:
     spent = int(union_length(overheads.thread + 1, start, stop, threads).max())
     if spent < COSTLY * (end - begin):
         return
+    by_node = bool((evidence.ops.graph_node > 0).any())
     yield Finding(
         id="profiler_cost",
         title=f"The profiler itself takes {spent / (end - begin):.0%} of the window on a thread",
@@ -176,6 +177,6 @@ def profiler_cost(evidence: Evidence) -> Iterator[Finding]:
         saves_ns=(0, 0),
         advice=(
             "a narrower window (nvprobe launch --steps 10:15)",
-            "--graphs-whole instead of tracing every node of CUDA graphs",
+            *(("--graphs-whole instead of tracing every node of CUDA graphs",) if by_node else ()),
         ),
     )

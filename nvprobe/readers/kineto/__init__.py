@@ -11,31 +11,51 @@ import ctypes
 from pathlib import Path
 
 from nvprobe.errors import InputError
-from nvprobe.readers.input_errors import shown
+from nvprobe.readers.input_errors import printable, shown
 from nvprobe.readers.kineto.assemble import assemble
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.other_formats import no_torch_trace
 from nvprobe.readers.kineto.reader import read_events
 from nvprobe.trace import Trace
 
-__all__ = ["load_kineto"]
+__all__ = ["MergedRanks", "load_kineto"]
 
 
-def load_kineto(path: str | Path, *, python_stacks: bool = False) -> Trace:
+class MergedRanks(InputError):
+    """The file holds the traces of several ranks, which share ids of calls; ``labels`` names them.
+
+    ``load_kineto`` reads them one at a time.
+    """
+
+    def __init__(self, path: Path, labels: set[str]) -> None:
+        self.labels = sorted(labels)
+        names = ", ".join(printable(one, 20) for one in self.labels[:8])
+        super().__init__(
+            f"{shown(path)}: the merged traces of {len(labels)} ranks ({names}); give that of one"
+        )
+
+
+def load_kineto(
+    path: str | Path, *, python_stacks: bool = False, label: str | None = None
+) -> Trace:
     """Read one torch.profiler trace, plain or compressed, whole or damaged.
 
     With ``python_stacks`` the Python frames are read too (``Trace.frames``); they are most of a
     trace that was recorded ``with_stack``. What is broken in the file is skipped, counted and told
-    in ``Trace.warnings``; raises :class:`~nvprobe.errors.InputError` where nothing can be read.
+    in ``Trace.warnings``. ``label`` is the rank to read of a file that several were merged into.
+    Raises :class:`MergedRanks` where it is missing, :class:`~nvprobe.errors.InputError` where
+    nothing can be read.
     """
     path = Path(path)
-    collector = Collector(python_stacks=python_stacks)
+    collector = Collector(python_stacks=python_stacks, label=label)
     try:
         reading = read_events(path, collector)
     except OSError as error:
         raise InputError(
             f"{shown(path)}: cannot be read: {error.strerror}; check the path"
         ) from None
+    if len(collector.labels) > 1 and label is None:
+        raise MergedRanks(path, collector.labels)
     if not collector.timed:
         raise no_torch_trace(path, reading, collector)
     trace = assemble(path, collector, reading)

@@ -346,7 +346,8 @@ class _Assembly:
         known = self.collector.process_names
         pids = self.ids.pids
         names = [self.names[known[int(pid)]] if int(pid) in known else NO_NAME for pid in pids]
-        rank = rank_of(self.about, self.path) if len(pids) == 1 else -1
+        alone = len(pids) == 1 and self.collector.label is None
+        rank = rank_of(self.about, self.path) if alone else -1
         ranks = np.full(len(pids), rank)
         return Processes(key=pids, pid=pids, name=np.array(names, np.int32), rank=ranks)
 

@@ -70,8 +70,12 @@ class Names(dict[Any, int]):
 class Collector:
     """Columns of everything a Trace has columns for; ``column(kind, name)`` joins the batches."""
 
-    def __init__(self, *, python_stacks: bool) -> None:
+    def __init__(self, *, python_stacks: bool, label: str | None = None) -> None:
         self.python_stacks = python_stacks
+        self.label = label
+        """Of a file of several merged ranks the one to collect: ``[TP01]``."""
+        self.labels: set[str] = set()
+        """All ranks that were merged into the file, as its process ids name them."""
         self.names = Names()
         self.json = Names()
         """Texts of shapes and types, as bytes of JSON."""
@@ -98,6 +102,8 @@ class Collector:
     def add(self, events: list[Any], *, text_times: bool) -> None:
         """Collect one piece; raises :class:`InexactTimes` before anything of it is kept."""
         self._ns = nanoseconds_of_text if text_times else nanoseconds
+        if self.label is not None:
+            events = [event for event in events if _label(event.pid) == self.label]
         kinds, seen = self._sort(events)
         batches = {kind: self._readers[kind](chosen) for kind, chosen in kinds.items()}
         for kind, batch in batches.items():
@@ -173,12 +179,14 @@ class Collector:
 
     def _describe(self, events: list[Any]) -> None:
         for event in events:
+            self.labels |= {_label(event.pid)} - {""}
             if not event.args.name:
                 continue
             if event.name == "thread_name":
                 self.thread_names[_integer(event.tid)] = event.args.name
             elif event.name == "process_name":
-                self.process_names[_integer(event.pid)] = event.args.name
+                name = f"{self.label} {event.args.name}" if self.label else event.args.name
+                self.process_names[_integer(event.pid)] = name
 
     def _timed(self, events: list[Any]) -> dict[str, Column]:
         start = self._ns([event.ts for event in events])
@@ -287,6 +295,12 @@ def _integer(value: Any) -> int:
         digits = value.rpartition(" ")[2]
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -2
     return int(value) if -(1 << 63) <= value < 1 << 63 else -1
+
+
+def _label(pid: int | str) -> str:
+    """``[TP01]`` of the process id ``[TP01] 84``: a rank that was merged into the file."""
+    label, _, _ = pid.partition(" ") if isinstance(pid, str) else ("", "", "")
+    return label if label.startswith("[") and label.endswith("]") else ""
 
 
 def _triples(values: list[Any]) -> Column:
