@@ -59,13 +59,16 @@ class CodePlaces:
     """Domains (rows of the trace's strings) whose ranges are nvprobe's own."""
 
     def of(self, path: int) -> tuple[Line, ...]:
-        """The lines of the innermost range of a path that has any."""
+        """The lines of the innermost range that has the user's own, else of one in a library."""
+        of_library: tuple[Line, ...] = ()
         while path >= 0:
             lines = self.own(path)
-            if lines:
-                return lines
+            users = tuple(one for one in lines if library_of(one.source) is None)
+            if users:
+                return users
+            of_library = of_library or lines
             path = int(self.paths.parent[path])
-        return ()
+        return of_library
 
     def own(self, path: int) -> tuple[Line, ...]:
         """The lines at which the last range of a path begins, the likeliest first."""

@@ -90,6 +90,23 @@ def test_the_innermost_range_that_has_a_place_gives_the_line() -> None:
     assert found["step/forward/Net/unknown"] == [("t.py:10", "called")]
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("fit.py:7", "pytorch_lightning/plugins/precision/precision.py:123", "fit.py:7"),
+        ("fit.py:7", "model.py:3", "model.py:3"),
+        ("torch/nn/modules/module.py:9", "lightning_fabric/utilities/apply_func.py:104", None),
+    ],
+)
+def test_the_users_line_stands_before_a_librarys(
+    outer: str, inner: str, expected: str | None
+) -> None:
+    scene = loop(nested)
+    places = place("forward", outer), place("Net", inner, "entered", category="module")
+    found = lines_of(traced(scene, *places, categories=KINDS))["step/forward/Net"]
+    assert [source for source, _ in found] == [expected or inner]
+
+
 def test_a_name_means_the_range_of_its_kind() -> None:
     phase = place("forward", "phase.py:1", category="phase")
     module = place("forward", "module.py:1", category="module")
