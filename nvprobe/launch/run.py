@@ -376,7 +376,7 @@ def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
     if status.opened is not None and status.closed is None:
         return f"no trace was written: {how} while it recorded"
     if status.opened is not None:
-        return "no trace was written: torch.profiler failed"
+        return "no trace was written: torch.profiler failed, or the program did not import torch"
     if window.first:
         return never_opened(window, status.steps, ending)
     before = "ended before the window opened" if window.delay_s else "did not import torch"

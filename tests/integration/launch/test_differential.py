@@ -178,7 +178,7 @@ PROGRAMS = {
         files={"x.py": "a = 1\nprint(__name__, __file__)"},
     ),
     "unittest": Program(
-        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(1, 2)\ntry: unittest.main(verbosity=0)\nexcept SystemExit as e: print(e.code)",
+        "import io, unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(1, 2)\nrunner = unittest.TextTestRunner(io.StringIO())\ntry: unittest.main(testRunner=runner)\nexcept SystemExit as e: print(e.code)",
         ("-W", "ignore", "prog.py"),
     ),
     "argparse": Program(
@@ -246,7 +246,7 @@ PROGRAMS = {
         "import logging; logging.basicConfig(); logging.warning('w'); logging.getLogger('x').info('i')"
     ),
     "environment": Program(
-        "import os\nown = ('NVPROBE_', 'NSYS', 'NVTX', 'CUDA', 'QUADD', 'LD_', 'KINETO', 'PYTHONPATH', 'OMP', 'OPENACC', 'VULKAN', 'LINES', 'COLUMNS', '_')\n"
+        "import os\nown = ('NVPROBE_', 'NSYS', 'NVTX', 'CUDA', 'QUADD', 'CUPTI', 'TRACE_START', 'USE_AGENT', 'LD_', 'KINETO', 'PYTHONPATH', 'OMP', 'OPENACC', 'VULKAN', 'LINES', 'COLUMNS', '_')\n"
         "print(sorted((k, v) for k, v in os.environ.items() if not k.startswith(own)), os.umask(0))"
     ),
     "training": Program(TORCH),
