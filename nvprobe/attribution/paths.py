@@ -221,28 +221,38 @@ class OpenPaths:
         """Intern the path open on every thread at every instant.
 
         A range's own path is known already. What is open changes only where a range begins or ends:
-        new paths are where ranges that crossed end, and on an autograd thread where one of its
-        ranges ends or one of its initiating thread's begins or ends.
+        new paths are where ranges that crossed end, and where an autograd thread's initiating one
+        has something else open than when the ranges that are open there began.
         """
         nesting = self.nesting
         thread = np.repeat(np.arange(len(nesting.first) - 1), np.diff(nesting.first))
         crossed = np.flatnonzero(nesting.crossing)
         self.on_thread(thread[crossed], nesting.end[crossed])
         for one in np.flatnonzero(self.autograd & (np.diff(nesting.first) > 0)).tolist():
-            time = self._changes(one)
-            own = self.on_thread(np.full(len(time), one), time)
-            known = np.flatnonzero(own >= 0)
-            self.with_initiator(np.full(len(known), one), time[known], own[known])
+            leader = int(self.initiating[self.process[one]])
+            if leader >= 0:
+                time = self._new_below(one, leader)
+                self.at(np.full(len(time), one), time)
 
-    def _changes(self, thread: int) -> Column:
-        """Sorted instants at which the path of an autograd thread may change to a new one."""
+    def _new_below(self, thread: int, leader: int) -> Column:
+        """Sorted instants at which an autograd thread's path may be new.
+
+        The leader's changes while anything is open; and ends of ranges if the leader changed since
+        the range around began, whose path is known as of then.
+        """
         nesting = self.nesting
-        mine = slice(*nesting.first[thread : thread + 2])
-        begin, end = int(nesting.start[mine.start]), int(nesting.end[mine].max())
-        leader = int(self.initiating[self.process[thread]])
-        theirs = slice(*nesting.first[leader : leader + 2]) if leader >= 0 else slice(0)
-        time = np.concatenate((nesting.end[mine], nesting.start[theirs], nesting.end[theirs]))
-        return np.unique(time[(time >= begin) & (time < end)])
+        mine = np.arange(*nesting.first[thread : thread + 2])
+        theirs = slice(*nesting.first[leader : leader + 2])
+        roots = np.flatnonzero(nesting.depth[mine] == 0)
+        begin, until = nesting.start[mine[roots]], np.maximum.reduceat(nesting.end[mine], roots)
+        changes = np.concatenate((nesting.start[theirs], nesting.end[theirs]))
+        at = np.searchsorted(begin, changes, side="right") - 1
+        changes = np.sort(changes[(at >= 0) & (changes < until[at])])
+        inner = mine[nesting.parent[mine] >= 0]
+        since, end = nesting.start[nesting.parent[inner]], nesting.end[inner]
+        changed = np.searchsorted(changes, end, "right") > np.searchsorted(changes, since, "right")
+        crossed = mine[nesting.crossing[mine]]
+        return np.sort(np.concatenate((changes, end[changed], nesting.end[crossed])))
 
     def initiator(self, thread: Column) -> Column:
         """Initiating thread of each thread's process, -1."""
