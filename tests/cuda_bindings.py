@@ -2,7 +2,7 @@
 
 What is replaced is what the C++ of a CUDA build defines, before ``torch.cuda`` is imported.
 Everything above it is torch's own, and so is the order of its calls: ``torch.cuda.graph``,
-``CUDAGraph``, ``Stream``, ``stream``, ``synchronize``, lazy initialisation. There is one device on
+``CUDAGraph``, ``Stream``, ``stream``, ``synchronize``, lazy initialization. There is one device on
 which nothing can be put: tensors are on the CPU, work is done at once, and a replay does none.
 Optimizers are told that nothing is being captured, as theirs are parameters on the CPU.
 

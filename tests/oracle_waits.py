@@ -1,4 +1,4 @@
-"""Idle causes and synchronising calls as docs/attribution.md defines them: plain Python, slow.
+"""Idle causes and synchronizing calls as docs/attribution.md defines them: plain Python, slow.
 
 Every gap is cut at every instant at which anything begins or ends, and each bit is judged on its
 own by looking at everything that is open there. The fast path must agree to the nanosecond.
@@ -172,7 +172,7 @@ class WaitOracle:
             )
         ]
 
-    # synchronising calls
+    # synchronizing calls
 
     def _waits(self) -> list[dict]:
         found = [call for call in self.calls if self.waited(call)]

@@ -31,7 +31,7 @@ _CALLS = {"graph_rebuilt", "context_creation", "idle_other_call"}
 """Findings about host time that is spent in calls, not in Python."""
 _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("waits for data", (Cause.INPUT,)),
-    ("held up by synchronisation", (Cause.SYNC,)),
+    ("held up by synchronization", (Cause.SYNC,)),
     ("held up by allocation", (Cause.ALLOCATION,)),
     ("held up by compilation", (Cause.COMPILATION,)),
     ("held up by collectives", (Cause.COLLECTIVE,)),
@@ -82,11 +82,11 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
     launches = host[:1] == ["launch_bound"]  # the one that matters more
     words = "launch-bound" if launches and phrase == "host-bound" else phrase
     if first & {"implicit_sync", "explicit_sync"} and words == "host-bound":
-        words = "held up by synchronisation"  # what the host does late, after it was held
+        words = "held up by synchronization"  # what the host does late, after it was held
     if first & _CALLS and words == "host-bound":
         words = "held up by calls that launch nothing"
-    if first & {"allocator", "pinned_allocation"} and phrase == "held up by synchronisation":
-        words = "held up by allocation"  # frees that wait synchronise, too
+    if first & {"allocator", "pinned_allocation"} and phrase == "held up by synchronization":
+        words = "held up by allocation"  # frees that wait synchronize, too
     place = f" in {named(paths, common_path(paths, idle))}"
     if most >= LARGE * evidence.window_ns:
         return words + place

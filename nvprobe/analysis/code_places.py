@@ -25,7 +25,7 @@ from nvprobe.trace.sidecar import Place
 __all__ = ["FROM", "FUNCTION", "LINE", "CodePlaces", "Line", "code_places", "running_line"]
 
 LINE = "line"
-"""The very line: where a synchronisation, a graph break or a launch happened."""
+"""The very line: where a synchronization, a graph break or a launch happened."""
 FUNCTION = "function"
 """The first line of the function in which it happened."""
 FROM = "from"

@@ -43,9 +43,9 @@ class GraphCalls:
     """Host time of the graph's own code."""
     around: Column
     """Host time of what wraps it (region, autograd node) beyond that, but for other graphs, their
-    look-ups and compilations inside; -1 where not labelled."""
+    look-ups and compilations inside; -1 where not labeled."""
     guards: Column
-    """Host time of the look-up before it; -1 where not labelled."""
+    """Host time of the look-up before it; -1 where not labeled."""
     nesting: Nesting
     parent: Column
     """int64 range around the call (around its region), -1."""

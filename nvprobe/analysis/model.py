@@ -53,7 +53,7 @@ class PathQuantities(Table):
     order: Column = column("i8")
     """Position in a depth-first walk of the tree, siblings in order of appearance."""
     sync_ns: Column | None = column("i8", optional=True)
-    """Host time blocked in synchronising calls here."""
+    """Host time blocked in synchronizing calls here."""
     idle_ns: Column | None = column("i8", optional=True)
     """GPU idle time assigned here."""
     exposed_comm_ns: Column | None = column("i8", optional=True)

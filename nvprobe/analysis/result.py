@@ -60,7 +60,7 @@ class Analysis:
     operators: list[dict[str, Any]] | None = None
     """Rows of operators by name and shapes (analyze.operators)."""
     waits: Waits | None = None
-    """Idle causes, synchronising calls, overlap, collectives, host time."""
+    """Idle causes, synchronizing calls, overlap, collectives, host time."""
     memory: Memory | None = None
     allocator: AllocatorUse | None = None
     """Counters of torch's caching allocator; None where no sidecar has any."""

@@ -25,7 +25,7 @@ from nvprobe.version import __version__
 __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
-    "launch": ("nvprobe.cli.launch", "Run a program under nsys or torch.profiler, and analyse it."),
+    "launch": ("nvprobe.cli.launch", "Run a program under nsys or torch.profiler, and analyze it."),
     "analyze": ("nvprobe.cli.analyze", "Say where the GPU time of a capture goes, and why."),
     "simulate": (
         "nvprobe.cli.simulate",
@@ -169,7 +169,7 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, NvprobeError):
         return str(error)
     if isinstance(error, MemoryError):
-        return "out of memory; analyse a shorter capture, or on a machine with more"
+        return "out of memory; analyze a shorter capture, or on a machine with more"
     if isinstance(error, ImportError) and error.name and not error.name.startswith("nvprobe"):
         library = error.name.partition(".")[0]
         return (

@@ -92,9 +92,9 @@ class _OptionsBeforeProgram(click.Command):
 @click.option(
     "--sync-lines/--no-sync-lines",
     default=True,
-    help="Find the source lines of implicit synchronisations (no measurable cost).",
+    help="Find the source lines of implicit synchronizations (no measurable cost).",
 )
-@click.option("--call-chains", is_flag=True, help="Native stacks of synchronising calls (slow).")
+@click.option("--call-chains", is_flag=True, help="Native stacks of synchronizing calls (slow).")
 @click.option("--python-backtraces", is_flag=True, help="Python stacks of CUDA calls (slow).")
 @click.option(
     "--python-samples", is_flag=True, help="Sample the line that Python runs, 1,000 times a second."
@@ -133,7 +133,7 @@ class _OptionsBeforeProgram(click.Command):
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /, program: tuple[str, ...], **given: Any) -> None:
-    """Run a program under nsys or torch.profiler, and analyse it.
+    """Run a program under nsys or torch.profiler, and analyze it.
 
     PROGRAM is a script, a command, or a launcher of ranks such as torchrun. Its arguments, input,
     output, signals and exit code pass through untouched; with --json its stdout goes to stderr.

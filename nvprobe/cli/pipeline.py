@@ -27,7 +27,7 @@ def analysis_of(
     memory_snapshot: str | None = None,
     python_stacks: bool | None = None,
 ) -> Analysis:
-    """Load, attribute, analyse. Raises NvprobeError with a line fit to show."""
+    """Load, attribute, analyze. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
         from nvprobe.merging.load import load
@@ -42,7 +42,7 @@ def analysis_of(
         from nvprobe.analysis.selection import Selection, select
 
         attribution = select(trace, selection or Selection(), index_rules)
-        stage("analysing")
+        stage("analyzing")
         from nvprobe.analysis import analyze
 
         return analyze(attribution, snapshot)

@@ -41,7 +41,7 @@ class Options:
     Attributes:
         depth: ``NVPROBE_DEPTH``: dotted parts down to which modules get a range.
         modules: ``NVPROBE_MODULES``: globs over paths or class names, separated by commas.
-        sync_lines: ``NVPROBE_SYNC_LINES``: ``0`` leaves hidden synchronisations alone.
+        sync_lines: ``NVPROBE_SYNC_LINES``: ``0`` leaves hidden synchronizations alone.
 
     """
 
@@ -83,7 +83,7 @@ def instrument(
     Args:
         depth: Dotted parts down to which modules get a range; all by default.
         modules: Which modules do: globs over paths, classes, a predicate, or several of these.
-        sync_lines: Whether to report the lines of hidden synchronisations; they are by default.
+        sync_lines: Whether to report the lines of hidden synchronizations; they are by default.
         sidecar_folder: Where to write the sidecar; ``NVPROBE_SIDECAR`` by default, else nowhere.
         children: Whether Python programs that this one starts are instrumented too.
 

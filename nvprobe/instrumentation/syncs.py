@@ -216,7 +216,7 @@ def _show_again(times: int) -> None:
 
 
 def _debug(cuda: Any, mode: int) -> None:
-    """Set the debug mode once CUDA is initialised (``_lazy_call``: torch 1.x to 2.13)."""
+    """Set the debug mode once CUDA is initialized (``_lazy_call``: torch 1.x to 2.13)."""
     if mode == WARN and not _takes_warnings():
         return
     try:
@@ -235,7 +235,7 @@ def _takes_warnings() -> bool:
 
 def _quietly(set_mode: Callable[[int], object], mode: int) -> None:
     """Set the mode without torch's warning that it is a prototype."""
-    if not _hooks.active:  # undone before CUDA was initialised: the mode is the program's
+    if not _hooks.active:  # undone before CUDA was initialized: the mode is the program's
         return
     _setting_ours.now = True
     try:

@@ -1,7 +1,7 @@
 """After the capture: see whether ranges and GPU work were recorded, and what they say.
 
 Training images often lack pandas and pyarrow: there the capture is kept, and the note says how to
-analyse it elsewhere.
+analyze it elsewhere.
 """
 
 from __future__ import annotations
@@ -146,13 +146,13 @@ def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -
     """Write ``analysis.json`` into each run folder; print the summary of the one ``shown``.
 
     A process of its own for each: whatever an analysis does, the program's result stands. Gives
-    notes on what could not be analysed.
+    notes on what could not be analyzed.
     """
     lacking = missing_libraries()
     if lacking:
         where = folders[0] if len(folders) == 1 else folders[0].parent
         return [
-            f"captured, not analysed: {', '.join(lacking)} missing here. Copy {where} to where "
+            f"captured, not analyzed: {', '.join(lacking)} missing here. Copy {where} to where "
             "nvprobe is fully installed, and run `nvprobe analyze` on it"
         ]
     notes: list[str] = []

@@ -22,5 +22,5 @@ class Outcome:
 
     @property
     def captured(self) -> bool:
-        """Whether there is something to analyse: a report or a trace, not a sidecar alone."""
+        """Whether there is something to analyze: a report or a trace, not a sidecar alone."""
         return any(not file.name.startswith("sidecar.") for file in self.files)

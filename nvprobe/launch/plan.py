@@ -258,7 +258,7 @@ def _costs(options: LaunchOptions, *, cuda: bool) -> list[str]:
         return ["no GPU here: ranges and host time are recorded, no GPU work"]
     notes = []
     if options.call_chains:
-        notes.append("call chains cost microseconds a synchronising call, and CPU sampling runs")
+        notes.append("call chains cost microseconds a synchronizing call, and CPU sampling runs")
     return notes
 
 

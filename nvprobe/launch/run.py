@@ -156,7 +156,7 @@ def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) ->
 
 
 class _Run:
-    """One program, one folder: run it, collect, export, analyse."""
+    """One program, one folder: run it, collect, export, analyze."""
 
     def __init__(self, plan: Plan, folder: Path, place: Placement, *, in_job: bool) -> None:
         self.plan = plan

@@ -43,7 +43,7 @@ def first_rank(folder: Path, files: list[Path], notes: list[str]) -> list[Path]:
     named = ", ".join(map(str, others[:8])) + (", …" if len(others) > 8 else "")
     first = "the trace without a rank" if lowest < 0 else f"rank {lowest}"
     notes.append(
-        f"{shown(folder)}: only {first} is analysed; traces of ranks {named} lie beside it and "
+        f"{shown(folder)}: only {first} is analyzed; traces of ranks {named} lie beside it and "
         "are left out (give one of them to see it)"
     )
     return by_rank[lowest]

@@ -46,10 +46,10 @@ def twins(profile: Trace, torch: Trace, threads: Column) -> Twins:
     if not len(ours):
         return nothing
     found = labels(profile.strings.cast(pa.string()))
-    labelled = np.append((found.sequence >= 0) | (found.operator_id >= 0), False)
-    if not labelled[ours.name].any():
+    labeled = np.append((found.sequence >= 0) | (found.operator_id >= 0), False)
+    if not labeled[ours.name].any():
         return nothing
-    own, other = _codes(found, labelled, ours, torch)
+    own, other = _codes(found, labeled, ours, torch)
     recorded = np.isin(theirs.source, (RangeSource.OPERATOR, RangeSource.ANNOTATION))
     code = np.where(recorded, other[theirs.name], NO_ROW)
     partner = np.full(len(theirs), NO_ROW, np.int64)
@@ -60,11 +60,11 @@ def twins(profile: Trace, torch: Trace, threads: Column) -> Twins:
     return Twins(code >= 0, partner, by_range)
 
 
-def _codes(found: Labels, labelled: Column, ours: Ranges, torch: Trace) -> tuple[Column, Column]:
+def _codes(found: Labels, labeled: Column, ours: Ranges, torch: Trace) -> tuple[Column, Column]:
     """Per string of each source, the last row for none: a code of its name if both have it."""
-    used = np.unique(ours.name[labelled[ours.name]])
+    used = np.unique(ours.name[labeled[ours.name]])
     names = found.names.take(pa.array(used)).dictionary_encode()
-    own = np.full(len(labelled), NO_ROW, np.int64)
+    own = np.full(len(labeled), NO_ROW, np.int64)
     own[used] = names.indices.to_numpy(zero_copy_only=False)
     known = {text: row for row, text in enumerate(names.dictionary.to_pylist())}
     other = [known.get(text, NO_ROW) for text in torch.strings.to_pylist()]

@@ -5,7 +5,7 @@
 
 Runs ``scripts/benchmarks/step_cost.py`` (a small and a large transformer, eager and compiled, plain
 and instrumented processes taking turns) and, while its processes start, a program with six implicit
-synchronisations. Each row is printed, and ``annotate_cost.json`` written, as soon as it is known.
+synchronizations. Each row is printed, and ``annotate_cost.json`` written, as soon as it is known.
 ``--nsys PATH`` repeats the eager rows under nsys. Under a minute; a failure is a line in the JSON.
 """
 
@@ -41,7 +41,7 @@ for _ in range(4):
 
 
 def find_syncs(scratch: Path) -> dict[str, Any]:
-    """Run six implicit synchronisations and compare the sidecar's lines with where they are."""
+    """Run six implicit synchronizations and compare the sidecar's lines with where they are."""
     script = scratch / "six.py"
     script.write_text(SYNCS)
     folder = scratch / "side"

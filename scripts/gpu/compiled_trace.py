@@ -5,7 +5,7 @@
 
 Trains a compiled transformer with one graph break and one recompile on one GPU (on the CPU where
 there is none) under torch.profiler, with nvprobe's ranges and sidecar, in a child process whose
-TORCH_LOGS are kept. The trace and the sidecar are analysed, and the breaks and recompiles of the
+TORCH_LOGS are kept. The trace and the sidecar are analyzed, and the breaks and recompiles of the
 table of compiled graphs are held to the log's: same lines, same reasons, same numbers. Writes
 ``trace.json.gz``, the sidecar, ``torch_logs.txt`` and ``analysis.json`` into OUT_FOLDER and prints
 the comparison as JSON; exit code 1 if it differs.

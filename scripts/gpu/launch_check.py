@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def check(name: str, program: str, words: list[str], nsys: str, scratch: Path) -> dict[str, Any]:
-    """One program alone, launched and analysed."""
+    """One program alone, launched and analyzed."""
     script = HERE / "programs" / f"{program}.py"
     folder = scratch / name
     row: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def check(name: str, program: str, words: list[str], nsys: str, scratch: Path) -
         row["launched_step_ms"] = step_ms(launched)
         row["stderr"] = tail(launched.stderr)
         row["run"] = told(folder)
-        row |= analysed(folder, script)
+        row |= analyzed(folder, script)
         keep(folder, scratch / "kept", name)
     except (subprocess.SubprocessError, ValueError, KeyError, OSError, IndexError) as error:
         row["error"] = f"{type(error).__name__}: {error}"[:300]
@@ -127,7 +127,7 @@ def told(folder: Path) -> dict[str, Any]:
     return {key: document[key] for key in keys} | {"bytes": sizes}
 
 
-def analysed(folder: Path, script: Path) -> dict[str, Any]:
+def analyzed(folder: Path, script: Path) -> dict[str, Any]:
     """Ledger, steps, verdict and sync lines of the run folder, and the lines that were planted."""
     done = run([sys.executable, "-m", "nvprobe", "analyze", str(folder), "--json"])
     document = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Instrumentation on a real GPU: lines of implicit synchronisations, copies, bits, cost."""
+"""Instrumentation on a real GPU: lines of implicit synchronizations, copies, bits, cost."""
 
 from __future__ import annotations
 

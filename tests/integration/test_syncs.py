@@ -1,4 +1,4 @@
-"""Lines of hidden synchronisations, with torch's warning played by a Python one (no GPU here)."""
+"""Lines of hidden synchronizations, with torch's warning played by a Python one (no GPU here)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ torch._C._cuda_set_sync_debug_mode = set_mode
 waiting, immediate = [], torch.cuda._lazy_call
 def queue(call, **kwargs):
     waiting.append(call)
-def initialise():
+def initialize():
     torch.cuda._lazy_call = immediate
     while waiting:
         waiting.pop(0)()
@@ -185,14 +185,14 @@ def threaded(mode):
     thread.join()
     assert len(caught) == 1
     set_mode(mode)
-initialise()                                      # raises nothing, shows nothing
+initialize()                                      # raises nothing, shows nothing
 assert modes == [1]
 syncs.uninstall()
 assert modes == [1, 0] and warnings.filters == mine
 torch.cuda._lazy_call = queue
 syncs.install()
 syncs.uninstall()
-initialise()                                      # undone before CUDA was initialised
+initialize()                                      # undone before CUDA was initialized
 assert modes == [1, 0]
 torch._C._cuda_set_sync_debug_mode = threaded
 syncs.install()

@@ -11,7 +11,7 @@ import pytest
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.timelines import device_busy, device_order, streams
-from nvprobe.analysis.waiting.blocking import synchronising_calls
+from nvprobe.analysis.waiting.blocking import synchronizing_calls
 from nvprobe.analysis.waiting.gaps import device_gaps, device_use
 from nvprobe.analysis.waiting.host_causes import Cause, host_causes
 from nvprobe.analysis.waiting.idle import idle_time
@@ -67,7 +67,7 @@ def test_gaps_agree_with_the_oracle(file: Path) -> None:
     lanes, roles = streams(attribution), call_roles(trace)
     order = device_order(attribution)
     busy = device_busy(order, len(trace.devices))
-    calls = synchronising_calls(attribution, roles, busy, lanes)
+    calls = synchronizing_calls(attribution, roles, busy, lanes)
     work = host_causes(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
     rows = zip(found_steps.process, found_steps.start, found_steps.end, strict=True)

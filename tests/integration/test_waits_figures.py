@@ -20,19 +20,19 @@ pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORP
 
 
 @cache
-def analysed(name: str) -> Analysis:
+def analyzed(name: str) -> Analysis:
     return analyze(attribute(load(CORPUS / name)))
 
 
 def shown(name: str) -> dict:
-    return to_dict(analysed(name))
+    return to_dict(analyzed(name))
 
 
-def test_six_lines_synchronise() -> None:
+def test_six_lines_synchronize() -> None:
     syncs = shown("nsys/h200/gpu_metrics_pqtdir")["syncs"]
     lines = {row["source"] for row in syncs if row["source"]}
     assert lines == {f"train.py:{line}" for line in range(21, 27)}
-    # Whatever has no line is the explicit synchronisation of the program, which warns of nothing.
+    # Whatever has no line is the explicit synchronization of the program, which warns of nothing.
     assert {row["call"] for row in syncs if not row["source"]} == {"cudaDeviceSynchronize"}
     per_line = Counter()
     for row in syncs:
@@ -74,7 +74,7 @@ def test_most_idle_is_the_host_not_the_sync() -> None:
 
 
 def test_eager_copies_that_return_at_once_do_not_block() -> None:
-    analysis = analysed("nsys/h200/eager.sqlite")
+    analysis = analyzed("nsys/h200/eager.sqlite")
     trace = analysis.attribution.trace
     copies = (trace.ops.copy_kind == 1) & (trace.ops.source_memory == 1)
     assert int(copies.sum()) >= 4

@@ -36,7 +36,7 @@ from nvprobe.analysis.findings.waiting import (
     allocation,
     input_wait,
     pageable_copies,
-    synchronisation,
+    synchronization,
 )
 from nvprobe.analysis.kernels.classes import classify_ops
 from nvprobe.analysis.kernels.counters import counter_use
@@ -56,7 +56,7 @@ NOTABLE = 0.02
 _SEVERITIES: tuple[tuple[float, Severity], ...] = ((0.15, "high"), (0.05, "medium"), (0.0, "low"))
 
 RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    synchronisation,
+    synchronization,
     pageable_copies,
     input_wait,
     allocation,

@@ -2,7 +2,7 @@
 
 Lines of the program for findings, from the best that the capture tells.
 
-In this order: the rule's own (a synchronisation's mark, a graph break's line); calls that are the
+In this order: the rule's own (a synchronization's mark, a graph break's line); calls that are the
 cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;
 Python frames of a torch trace, which name a function; the place at which the innermost range of the
 finding's path begins. A line never comes without its role.

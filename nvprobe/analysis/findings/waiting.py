@@ -1,4 +1,4 @@
-"""Findings about an idle GPU: synchronising calls, pageable copies, data, allocation.
+"""Findings about an idle GPU: synchronizing calls, pageable copies, data, allocation.
 
 Idle is charged to causes and paths by :mod:`nvprobe.analysis.waiting.idle`; these rules only say
 what the charges mean. Low ends are half of the idle time: under a profiler the host is slower than
@@ -21,7 +21,7 @@ from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Column, OpKind
 from nvprobe.trace.cuda_calls import DEVICE_MEMORY, CallRole, calls_with
 
-__all__ = ["allocation", "input_wait", "pageable_copies", "synchronisation"]
+__all__ = ["allocation", "input_wait", "pageable_copies", "synchronization"]
 
 PAGEABLE, HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 1, 2
 SLOWEST_PINNED_BYTES_NS = 12.0
@@ -35,7 +35,7 @@ _SHOW_LINES = (
 )
 
 
-def synchronisation(evidence: Evidence) -> Iterator[Finding]:
+def synchronization(evidence: Evidence) -> Iterator[Finding]:
     """Calls that made the host wait and so left the GPU without work: one finding a line."""
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     if not len(syncs.calls) or not evidence.idle_trusted:
@@ -58,7 +58,7 @@ def synchronisation(evidence: Evidence) -> Iterator[Finding]:
     for one in np.argsort(-bubble, kind="stable").tolist():
         mine = rows[group == one]
         if bubble[one] > 0 and _in_a_loop(evidence, len(mine)):
-            yield _synchronisation(evidence, mine, int(bubble[one]))
+            yield _synchronization(evidence, mine, int(bubble[one]))
 
 
 def _in_a_loop(evidence: Evidence, count: int) -> bool:
@@ -66,7 +66,7 @@ def _in_a_loop(evidence: Evidence, count: int) -> bool:
     return count >= (2 if evidence.repeats else MANY)
 
 
-def _synchronisation(evidence: Evidence, rows: Column, bubble: int) -> Finding:
+def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
     """The finding of one line, or of one operator or call in one path."""
     syncs, paths = evidence.waits.syncs, evidence.attribution.paths
     sites = syncs.sites
@@ -144,7 +144,7 @@ def _pageable_uploads(evidence: Evidence) -> Column:
 
 
 def _of_uploads(evidence: Evidence) -> Column:
-    """bool per synchronising call: it is such an upload, or the wait for one."""
+    """bool per synchronizing call: it is such an upload, or the wait for one."""
     op = evidence.waits.syncs.calls.op
     return np.append(_pageable_uploads(evidence), False)[op]
 
@@ -248,7 +248,7 @@ def _host_waits_for_data(evidence: Evidence) -> int:
 def allocation(evidence: Evidence) -> Iterator[Finding]:
     """The driver allocates or frees in every step, where a caching allocator should not.
 
-    High end: also the synchronisation of frees, and the calls' own time.
+    High end: also the synchronization of frees, and the calls' own time.
     """
     calls = evidence.trace.calls
     if not evidence.idle_trusted or not evidence.repeats:

@@ -107,7 +107,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     ("gemm", r"splitKreduce|fused_moe_kernel|grouped_mm|cublasLt::epilogue|epilogue::impl"),
     ("gemm", r"_w8a8_|_scaled_mm|gptq|awq|cutlass.*(device_kernel|Universal)"),
-    # optimisers: foreach and fused ones, Apex, bitsandbytes, DeepSpeed
+    # optimizers: foreach and fused ones, Apex, bitsandbytes, DeepSpeed
     ("optimizer", r"(?i)multi_tensor_apply|fused_?adam|fused_?sgd|adamw?_(kernel|cuda)|_lamb_"),
     ("optimizer", r"kOptimizer|amp_(update|non_finite|foreach)|^multi_tensor"),
     # indexing: ATen, FBGEMM

@@ -1,1 +1,1 @@
-"""Why the GPU waits: idle time, the calls that synchronise, what the host does meanwhile."""
+"""Why the GPU waits: idle time, the calls that synchronize, what the host does meanwhile."""

@@ -1,9 +1,9 @@
 """Which calls made the host wait, for which GPU work, and how long.
 
-A call synchronises by its name (stream, device, context and event synchronise, blocking copies and
+A call synchronizes by its name (stream, device, context and event synchronize, blocking copies and
 sets) or by evidence: an asynchronous copy whose call ended at or after the copy itself, an
 allocation or free that outlasted work it found running. Wait-event and event-query do not.
-Definition: docs/attribution.md, "Synchronising call".
+Definition: docs/attribution.md, "Synchronizing call".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
-__all__ = ["SyncCalls", "outermost_calls", "synchronising_calls"]
+__all__ = ["SyncCalls", "outermost_calls", "synchronizing_calls"]
 
 OWN_SYNCHRONIZATION = "nvprobe synchronizes"
 """The range in which nvprobe itself waits for the GPU."""
@@ -30,7 +30,7 @@ _DIRECT = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class SyncCalls(Table):
-    """Synchronising calls by thread and start; one inside another is part of the outer one."""
+    """Synchronizing calls by thread and start; one inside another is part of the outer one."""
 
     call: Column = column("i8")
     """Row of ``trace.calls``."""
@@ -52,7 +52,7 @@ class SyncCalls(Table):
     """Row of the awaited op: the last one there to end inside the call; -1 for none."""
 
 
-def synchronising_calls(
+def synchronizing_calls(
     attribution: Attribution, roles: Column, busy: Coverage, lanes: Streams
 ) -> SyncCalls:
     """Find the calls that waited. ``roles`` are those of ``cuda_calls.call_roles``."""
@@ -140,7 +140,7 @@ def outermost_calls(calls: Calls, rows: Column) -> tuple[Column, Column]:
 def _awaited(attribution: Attribution, rows: Column) -> tuple[Column, Column]:
     """(device, stream) that each call waits for, from the best evidence there is.
 
-    Its own copy, else the synchronisation record, else the device that its thread launched on
+    Its own copy, else the synchronization record, else the device that its thread launched on
     before, else the process's first device.
     """
     device = np.full(len(rows), NO_DEVICE, np.int32)
@@ -171,7 +171,7 @@ def _take_own_ops(
 def _take_records(
     trace: Trace, rows: Column, device: Column, stream: Column, known: Column
 ) -> None:
-    """In place: what the GPU-side synchronisation records name."""
+    """In place: what the GPU-side synchronization records name."""
     syncs, calls = trace.syncs, trace.calls
     if not len(syncs) or not len(rows):
         return

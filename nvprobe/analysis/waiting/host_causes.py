@@ -1,6 +1,6 @@
 """What host threads do at each instant, beyond Python and dispatch.
 
-Of the things a thread can be inside of at once (a synchronising call in a range that waits for
+Of the things a thread can be inside of at once (a synchronizing call in a range that waits for
 data) the first in the order of :class:`Cause` counts. So everything is held as *nested* coverages:
 level k covers what is inside anything of causes 0 … k, and what belongs to cause k alone is the
 difference of two levels. Definitions: docs/attribution.md, "Idle".
@@ -27,7 +27,7 @@ class Cause(IntEnum):
     """Why a device is idle; up to ``HOST`` in the order in which they are matched."""
 
     SYNC = 0
-    """A synchronising call, or the time that it made the host late."""
+    """A synchronizing call, or the time that it made the host late."""
     ALLOCATION = 1
     COMPILATION = 2
     COLLECTIVE = 3
@@ -112,7 +112,7 @@ def _borders(start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def host_causes(attribution: Attribution, roles: Column, waits: Stretches) -> HostCauses:
-    """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronising calls."""
+    """Cover every thread's time; ``waits`` are (thread, start, end) of the synchronizing calls."""
     trace = attribution.trace
     parts: dict[Cause, list[Stretches]] = {Cause.SYNC: [waits]}
     started = _started_something(attribution)

@@ -9,7 +9,7 @@ the next one. An initiating thread and its autograd threads alternate: together 
 Host time between launches: what the threads that feed the GPU do, by path and Python frame.
 
 The time between launches belongs to the thread that launches next; what of it has no
-name of its own (synchronising, allocating, compiling, communicating, waiting for data) is Python
+name of its own (synchronizing, allocating, compiling, communicating, waiting for data) is Python
 and dispatch, ``host`` in the words of ``host_causes``. It bounds how fast a program can launch,
 whether or not the GPU waited for it.
 """

@@ -5,7 +5,7 @@ Why each device was idle: every nanosecond of every gap assigned to one cause an
 A gap ends with an op K, whose call some thread T made. Up to the end of that call the gap is the
 host's and T's doing at each instant is its cause; after it the op was queued. Gaps are cut into
 *parts* wherever something changes that an assignment depends on (a range of T begins or ends, a
-step begins or ends, the call ends, the delay of a synchronising call is used up), so that each
+step begins or ends, the call ends, the delay of a synchronizing call is used up), so that each
 part has one path; its ns by cause then are differences of covered lengths (``host_causes``).
 
 Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
@@ -61,10 +61,10 @@ _BATCH = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Delays:
-    """Per gap: the stretch of host time that the last synchronising call made late."""
+    """Per gap: the stretch of host time that the last synchronizing call made late."""
 
     wait: Column
-    """Row of the synchronising calls, -1 where none ended in the gap."""
+    """Row of the synchronizing calls, -1 where none ended in the gap."""
     start: Column
     end: Column
     """No later than the end of the host's part; ``start`` where there is no delay."""
@@ -79,7 +79,7 @@ def idle_time(
     work: HostCauses,
     lines: CodeLines | None = None,
 ) -> tuple[IdleTime, Column]:
-    """Assign every gap; also ``bubble_ns``, the ``sync`` idle of each synchronising call.
+    """Assign every gap; also ``bubble_ns``, the ``sync`` idle of each synchronizing call.
 
     Where ``lines`` are given, by the user's Python frame too.
     """
@@ -154,7 +154,7 @@ def _delays(gaps: Gaps, waits: SyncCalls, work: HostCauses) -> _Delays:
 
 
 def _last_ended(gaps: Gaps, waits: SyncCalls) -> Column:
-    """Row of the last synchronising call of the gap's thread with gap start <= end < gap end."""
+    """Row of the last synchronizing call of the gap's thread with gap start <= end < gap end."""
     out = np.full(len(gaps), NO_ROW, np.int64)
     for gap, wait in gaps.containing(waits.end):
         ours = gaps.thread[gap] == waits.thread[wait]
@@ -217,7 +217,7 @@ def _causes(gaps: Gaps, parts: GapParts, delays: _Delays, work: HostCauses) -> d
 
 
 def _move_late(parts: GapParts, delays: _Delays, ns: dict[Cause, Column], bubble: Column) -> None:
-    """Assign what a synchronising call made late to it: in ``ns``, and in its ``bubble``."""
+    """Assign what a synchronizing call made late to it: in ``ns``, and in its ``bubble``."""
     start, end = delays.start[parts.gap], delays.end[parts.gap]
     late = np.flatnonzero((parts.start >= start) & (parts.end <= end))
     moved = np.sum([ns[cause][late] for cause in HOST_LATE], axis=0)
@@ -229,7 +229,7 @@ def _move_late(parts: GapParts, delays: _Delays, ns: dict[Cause, Column], bubble
 
 
 def _bubbles(gaps: Gaps, waits: SyncCalls, known: Column) -> Column:
-    """Per synchronising call: time of the gaps ``known`` that lies inside it, up to their call."""
+    """Per synchronizing call: time of the gaps ``known`` that lies inside it, up to their call."""
     out = np.zeros(len(waits), np.int64)
     first = firsts(waits.thread, gaps.thread)
     thread = gaps.thread[known]

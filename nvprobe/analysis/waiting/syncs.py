@@ -6,14 +6,14 @@ Two sources that agree in their words: the operator ranges of torch (cpu_op of a
 of emit_nvtx) and the native call stack of a call. Of several operators inside one another the
 outermost is what the user wrote. Both give names without ``aten::``.
 
-Synchronising calls by call site: where in the program the host waits, how long, for what.
+Synchronizing calls by call site: where in the program the host waits, how long, for what.
 
 A site is a call name, owner path, source line and operator. The source line comes from marks
-``sync <file>:<line>`` that nvprobe (and others) write after an implicit synchronisation, from call
+``sync <file>:<line>`` that nvprobe (and others) write after an implicit synchronization, from call
 stacks, or from Python frames or samples; the operator from native call stacks, from operator
 ranges, or from Python frames.
 
-Definition: docs/attribution.md, "Synchronising call".
+Definition: docs/attribution.md, "Synchronizing call".
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SyncSites(Table):
 
 @dataclass(frozen=True, slots=True)
 class Syncs:
-    """Synchronising calls one by one and by site."""
+    """Synchronizing calls one by one and by site."""
 
     calls: SyncCalls
     bubble_ns: Column
@@ -176,7 +176,7 @@ def sync_sites(
     lines: CodeLines | None = None,
     samples: LineSamples | None = None,
 ) -> Syncs:
-    """Sum the synchronising calls by call site."""
+    """Sum the synchronizing calls by call site."""
     trace, calls = attribution.trace, attribution.trace.calls
     if not len(waits):
         nothing = np.empty(0, np.int64)
@@ -264,7 +264,7 @@ def _agreed(seen: Column, *site: Column) -> Column:
 
 
 def _marked(trace: Trace, waits: SyncCalls, group: Column) -> tuple[Column, pa.StringArray]:
-    """Source line per call from the marks that follow implicit synchronisations.
+    """Source line per call from the marks that follow implicit synchronizations.
 
     A mark names the last wait to end before it on its thread; k marks in a row the last k.
     """
@@ -323,7 +323,7 @@ def _steps(attribution: Attribution, time: Column) -> Column:
 
 
 def _together(waits: SyncCalls, work: HostCauses) -> Column:
-    """Waits that belong to one synchronisation: a copy that waited, and the wait right after it.
+    """Waits that belong to one synchronization: a copy that waited, and the wait right after it.
 
     Nothing was launched in between.
     """

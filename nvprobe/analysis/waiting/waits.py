@@ -22,7 +22,7 @@ from nvprobe.analysis.overlap.communication import (
 )
 from nvprobe.analysis.overlap.summary import Overlap, overlap
 from nvprobe.analysis.timelines import DeviceOrder, Streams, device_busy, device_order, streams
-from nvprobe.analysis.waiting.blocking import SyncCalls, synchronising_calls
+from nvprobe.analysis.waiting.blocking import SyncCalls, synchronizing_calls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, line_samples, lines_behind
 from nvprobe.analysis.waiting.gaps import Gaps, IdleTime, device_gaps
 from nvprobe.analysis.waiting.host_causes import HostCauses, Stretches, host_causes
@@ -96,7 +96,7 @@ class Waits:
 
 
 def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
-    """Find the gaps and the synchronising calls, and charge the one with the other.
+    """Find the gaps and the synchronizing calls, and charge the one with the other.
 
     ``activity`` is that of ``classes.classify_ops``, where it is known already.
     """
@@ -104,7 +104,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     roles = call_roles(attribution.trace)
     everything = order if attribution.unfiltered is None else device_order(attribution.whole)
     busy = device_busy(everything, len(attribution.trace.devices))
-    calls = synchronising_calls(attribution, roles, busy, lanes)
+    calls = synchronizing_calls(attribution, roles, busy, lanes)
     host = host_causes(attribution, roles, (calls.thread, calls.start, calls.end))
     gaps = device_gaps(attribution, order)
     lines = lines_behind(attribution)

@@ -55,7 +55,7 @@ def test_without_the_libraries_of_the_analysis(
     block(launch, *missing)
     result = launch("--steps", "2:4", launch.script(PROGRAM), analyze=True)
     assert (result.code, result.out) == (5, "ran\n"), result.err
-    line = about(result.err, "not analysed")
+    line = about(result.err, "not analyzed")
     named = [name for name in missing if name not in ("torch", "adbc_driver_manager")]
     assert all(name in line for name in named), line
     assert "nvprobe analyze" in line

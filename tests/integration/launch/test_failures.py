@@ -47,7 +47,7 @@ def test_a_window_without_any_step(launch: Launcher, nsys: Nsys) -> None:
     result = launch("--steps", "0:5", launch.script("print('no steps')"), analyze=True)
     assert (result.code, result.out) == (0, "no steps\n")
     one_line(result, "no step was seen")
-    assert "analy" not in result.err, "there is nothing to analyse"
+    assert "analy" not in result.err, "there is nothing to analyze"
 
 
 def test_a_wait_that_finds_no_batch_is_no_step(launch: Launcher, nsys: Nsys) -> None:

@@ -157,7 +157,7 @@ NAMES = [
      "elementwise", None, None),
     ("void vllm::moe::topkGatingSoftmax<4, 128>(T1)", "sort", None, None),
     ("void vllm::scaled_fp8_quant_kernel_strided<c10::BFloat16>(T1)", "elementwise", None, None),
-    # optimiser
+    # optimizer
     (MT + "FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>(T1)", "optimizer",
      None, None),
     (MT + "TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float>>(T1)", "optimizer",

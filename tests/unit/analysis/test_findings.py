@@ -229,7 +229,7 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
     (healthy, [], "GPU-bound, nothing found to gain"),
     (hidden_copy, [], "GPU-bound, nothing found to gain"),
     (hidden_all_reduce, [], "GPU-bound, nothing found to gain"),
-    (sync_each_layer, ["implicit_sync"], "mostly GPU-bound, then held up by synchronisation in"),
+    (sync_each_layer, ["implicit_sync"], "mostly GPU-bound, then held up by synchronization in"),
     (slow_loader, ["input_wait"], "waits for data in step/data"),
     (pageable, ["pageable_copy"], "bound by copies in step/copy"),
     (pinned_on_the_compute_stream, ["exposed_copy"], "bound by copies in step/copy"),

@@ -196,7 +196,7 @@ def _loaded(path: str) -> Trace:
     "path", sorted((CORPUS / "nsys/h200").glob("*.sqlite")), ids=lambda path: path.stem
 )
 def test_every_capture_can_be_filtered_and_written(path, tmp_path: Path) -> None:
-    """Each filter on each capture: analysed whole, and the tables refer to rows there are."""
+    """Each filter on each capture: analyzed whole, and the tables refer to rows there are."""
     import sqlite3
 
     from nvprobe.report.database import write_database

@@ -1,4 +1,4 @@
-"""Idle causes and synchronising calls agree with the slow oracle, nanosecond by nanosecond."""
+"""Idle causes and synchronizing calls agree with the slow oracle, nanosecond by nanosecond."""
 
 from __future__ import annotations
 

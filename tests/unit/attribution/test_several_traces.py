@@ -208,7 +208,7 @@ def test_ranks_in_a_folder_are_told(tmp_path: Path) -> None:
     trace = load(tmp_path)
     assert [source.file for source in trace.sources] == ["rank-1.json"]
     (note,) = trace.warnings
-    assert re.search(r"only rank 1 is analysed; traces of ranks 2, 3 lie beside it", note)
+    assert re.search(r"only rank 1 is analyzed; traces of ranks 2, 3 lie beside it", note)
 
 
 def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> None:
