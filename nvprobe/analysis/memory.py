@@ -16,7 +16,7 @@ the allocator handed out (rounded up), so that the sum at the end is the snapsho
 
 *Passing* memory was allocated before the peak and freed after it, inside the history: activations
 and buffers, which checkpointing can recompute. *Lasting* memory was still there when the snapshot
-was taken: weights, optimizer state, leaks. The oracle is in tests/unit/test_snapshot.py.
+was taken: weights, optimizer state, leaks. The oracle is in tests/unit/analysis/test_snapshot.py.
 """
 
 from __future__ import annotations

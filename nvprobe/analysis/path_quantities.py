@@ -2,7 +2,7 @@
 
 What is counted by instance of a range: calls, host time, GPU spans, and replays.
 
-Oracle: tests/unit/analyze_oracle.py.
+Oracle: tests/analysis_oracle.py.
 
 How long the GPU was busy for each path: the length of a union, not a sum.
 
@@ -11,7 +11,7 @@ above it. Only the others need unions. These are made from the leaves of the tri
 path's ops cover is merged with what its children cover, level by level, so that each level sorts
 intervals that are already disjoint instead of expanding every op by its depth.
 
-Oracle: tests/unit/analyze_oracle.py.
+Oracle: tests/analysis_oracle.py.
 """
 
 from __future__ import annotations

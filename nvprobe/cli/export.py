@@ -54,7 +54,7 @@ def command(
 ) -> None:
     """Write every event with its owner, and every result, as tables.
 
-    For SQL, Datasette, pandas or DuckDB; docs/tables.md tells what each column is. Filters choose
+    For SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. Filters choose
     what is written.
     """
     from nvprobe.cli.pipeline import analysis_of

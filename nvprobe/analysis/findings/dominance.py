@@ -92,7 +92,7 @@ def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
 
 
 def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
-    """Counters say that the kernel with most of the time is near no peak of the GPU.
+    """Counters say that the kernel with most of the time is far from every limit of the GPU.
 
     High end: what remains to the nearest peak: memory, tensor cores or instructions. Without these
     counters, or with few samples, nothing is said.
@@ -122,8 +122,8 @@ def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         id="kernel_latency_bound",
         ops=mine,
-        title=f"One kernel takes {share:.0%} of GPU time and is near no peak: not of memory, "
-        "tensor cores or instructions",
+        title=f"One kernel takes {share:.0%} of GPU time and is latency-bound: far from the "
+        "memory, tensor-core and issue limits",
         path=_place_of(evidence, mine),
         sources=(),
         evidence=facts,

@@ -83,7 +83,7 @@ def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
     same = sites.call[syncs.site[rows]] == sites.call[site]
     return Finding(
         id="explicit_sync" if explicit else "implicit_sync",
-        title=f"{what} makes the host wait, and then the GPU",
+        title=f"{what} blocks the host and starves the GPU",
         path=path,
         sources=(source,) if source else (),
         evidence={

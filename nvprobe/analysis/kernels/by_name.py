@@ -120,9 +120,9 @@ class KernelTraits(Table):
     """One row a row of the analysis' kernels; NaN or -1 where it cannot be known."""
 
     activity: Column = column("i1")
-    """:class:`~nvprobe.analysis.classes.Activity`."""
+    """:class:`~nvprobe.analysis.kernels.classes.Activity`."""
     family: Column = column("i1")
-    """:class:`~nvprobe.analysis.classes.Family`."""
+    """:class:`~nvprobe.analysis.kernels.classes.Family`."""
     precision: Column = column("i1")
     tensor_cores: Column = column("i1")
     occupancy: Column = column("f8")
@@ -130,7 +130,7 @@ class KernelTraits(Table):
     waves: Column = column("f8")
     tail: Column = column("f8")
     limiter: Column = column("i1")
-    """:class:`~nvprobe.analysis.occupancy.Limiter` of the longest launch."""
+    """:class:`~nvprobe.analysis.kernels.occupancy.Limiter` of the longest launch."""
 
 
 def kernel_traits(

@@ -7,7 +7,7 @@ above its rule (``rotary_embedding`` is elementwise, before ``embedding`` is ind
 are RE2, case-sensitive, searched anywhere in the demangled name less its return type. Where a word
 of a library's own template arguments would mislead, the pattern is anchored with ``^``.
 
-To add a kernel: one line in the table, one line in tests/unit/test_classes.py.
+To add a kernel: one line in the table, one line in tests/unit/analysis/test_classes.py.
 
 What a GPU op does, told from its name: activity, kernel family, precision, tensor cores.
 
@@ -100,7 +100,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("convolution", r"xmma_(fprop|dgrad|wgrad)|reduce_wgrad|cudnn::gemm|fft[12]d_|flip_filter"),
     # matrix times vector, before GEMM
     ("gemv", r"gemv|gemmk1_|^dot_kernel<|gemmSN_|^reduce_1Block_kernel|^wvSplitK|_gemvx"),
-    # GEMM: cuBLAS (nvjet, xmma, sass), CUTLASS, DeepGEMM, quantised, TensorRT-LLM, Tensile
+    # GEMM: cuBLAS (nvjet, xmma, sass), CUTLASS, DeepGEMM, quantized, TensorRT-LLM, Tensile
     (
         "gemm",
         r"^nvjet_|xmma_gemm|(^|[^b])gemm|Gemm|GEMM|^Cijk_|^bmm_|_matmul|matmul_|marlin|Marlin",
@@ -129,7 +129,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         r"(?i)nll_?(loss|criterion)|_loss_|l1_loss|cross_entropy|ArgM(ax|in)|reduce_?sum",
     ),
     ("reduction", r"(max|avg|average)_?pool|MaxPool|AvgPool|mean_kernel|ReduceSplitK"),
-    # elementwise: the ATen loops by name, activations, dropout, random numbers, quantisation
+    # elementwise: the ATen loops by name, activations, dropout, random numbers, quantization
     ("elementwise", r"elementwise|distribution_|dropout|philox|curand|fill_kernel"),
     ("elementwise", r"(?i)silu|gelu|relu|sigmoid|tanh|swiglu|act_and_mul|cast_|dequant|quantiz"),
     ("elementwise", r"_quant_kernel|FP8|fp8|_kernel_impl|lerp|where_kernel|scal_kernel"),

@@ -13,7 +13,7 @@ definitions are those of the CUDA occupancy calculator:
   wave it says how much of the GPU the launch cannot reach at all.
 
 A kernel whose device does not tell its limits, or that could not run under them, has NaN.
-The oracle is in tests/unit/test_occupancy.py.
+The oracle is in tests/unit/analysis/test_occupancy.py.
 """
 
 from __future__ import annotations
