@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nvprobe.attribution import Kind, attribute
 from nvprobe.attribution.kinds import RangeRole, range_roles
-from nvprobe.trace import Trace
+from nvprobe.trace import OpKind, Trace
 from tests.oracle import Oracle
 
 RANGE_CAUSES = {
@@ -136,6 +136,13 @@ class WaitOracle:
         self.waits = self._waits()
         self.activities = self._activities()
         self.frames = self._frames()
+        self.kernels = [
+            {"call": call[0]}
+            for row, kind in enumerate(self.trace.ops.kind.tolist())
+            if kind == OpKind.KERNEL
+            and (correlation := int(self.trace.ops.correlation[row])) > 0
+            and (call := self.paths.calls.get((int(self.trace.ops.process[row]), correlation)))
+        ]
 
     def _ops(self) -> list[dict]:
         o = self.trace.ops
@@ -306,9 +313,20 @@ class WaitOracle:
             role = RangeRole(roles[name])
             if self.kinds[row] == Kind.COLLECTIVE:
                 role = RangeRole.COLLECTIVE
+            if role == RangeRole.INPUT and self._launches_a_kernel(thread, start, end):
+                continue  # what launches kernels does not wait for data
             if role != RangeRole.OTHER and self.kinds[row] != Kind.STEP:
                 out[thread].append((start, end, RANGE_CAUSES[role]))
         return out
+
+    def _launches_a_kernel(self, thread: int, start: int, end: int) -> bool:
+        """Whether a call of a kernel starts inside, on the thread itself."""
+        return any(
+            call["thread"] == thread and start <= call["start"] < end
+            for call in self.calls
+            for op in self.kernels
+            if op["call"] == call["row"]
+        )
 
     def gaps(self) -> list[dict]:
         """Every gap with the op that ended it."""

@@ -98,7 +98,8 @@ def _phases_of_a_loop(attribution: Attribution, rows: Column, role: Column) -> C
     """Bool per row: ``run_batch`` of a loop of phases side by side, of which it is a lesser part.
 
     A number in the name, or a name that is nothing but a step word, marks a step. Waiting for data
-    stands beside steps, too; so does what happens less than half as often. ``role`` per range.
+    stands beside steps, too; so does what happens less than half as often. What happens once is no
+    part of a loop. ``role`` per range.
     """
     tree, names, paths = attribution.tree, attribution.names, attribution.paths
     named = pc.is_in(pc.utf8_lower(names.names), pa.array(STEP_WORDS))
@@ -117,7 +118,7 @@ def _phases_of_a_loop(attribution: Attribution, rows: Column, role: Column) -> C
     for mine in np.searchsorted(keys, np.unique(key[rows[doubtful]])).tolist():
         beside = phase & (thread[one] == thread[one[mine]]) & (2 * count >= count[mine])
         beside &= paths.parent[tree.path[one]] == paths.parent[tree.path[one[mine]]]
-        if spent[beside].sum() > spent[mine]:
+        if count[mine] > 1 and spent[beside].sum() > spent[mine]:
             out[doubtful] |= key[rows[doubtful]] == keys[mine]
     return out
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.loops import Proposed
@@ -100,7 +101,7 @@ def _run(mine: Column, start: int, step: int, skip: int = 0) -> Column:
 def _cub(evidence: Evidence, op: Column) -> Column:
     """Bool per op: a kernel of CUB, with which torch counts and selects."""
     names, place = np.unique(evidence.ops.name[op], return_inverse=True)
-    texts = evidence.trace.strings.take(names)
+    texts = pa.array(evidence.trace.texts(names), pa.string())
     hit = pc.match_substring_regex(pc.fill_null(texts, ""), r"\bcub::")
     return np.asarray(hit.to_numpy(zero_copy_only=False), bool)[place]
 

@@ -109,7 +109,7 @@ def test_operators_name_their_line(tmp_path: Path) -> None:
     rows = to_dict(analyze(attribute(trace(tmp_path))))["operators"]
     addmm = next(row for row in rows if row["name"] == "aten::addmm")
     assert (addmm["shapes"], addmm["gpu_ns"], addmm["source"]) == (
-        "[[2, 3]]",
+        [[2, 3]],
         10_000,
         "net.py:12 (forward)",
     )
