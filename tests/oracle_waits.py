@@ -134,8 +134,6 @@ class WaitOracle:
             if op["call"] is not None:
                 self.own_ops[op["call"]].append(op)
         self.waits = self._waits()
-        self.activities = self._activities()
-        self.frames = self._frames()
         self.kernels = [
             {"call": call[0]}
             for row, kind in enumerate(self.trace.ops.kind.tolist())
@@ -143,6 +141,8 @@ class WaitOracle:
             and (correlation := int(self.trace.ops.correlation[row])) > 0
             and (call := self.paths.calls.get((int(self.trace.ops.process[row]), correlation)))
         ]
+        self.activities = self._activities()
+        self.frames = self._frames()
 
     def _ops(self) -> list[dict]:
         o = self.trace.ops

@@ -10,7 +10,7 @@ import pytest
 
 from nvprobe.launch import groups as groups_module
 from nvprobe.launch import window as window_module
-from nvprobe.launch.groups import groups_before
+from nvprobe.launch.groups import Group, groups_before
 from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.settings import Settings
 from nvprobe.launch.window import StepWatch
@@ -282,3 +282,15 @@ def test_settings_travel_through_the_environment() -> None:
     assert Settings.from_environ(settings.to_environ()) == settings
     assert Settings.from_environ({}) is None
     assert Settings.from_environ({"NVPROBE_INPROCESS": '{"later": 1}'}) is None
+
+
+def test_one_window_group_is_as_uncertain_as_the_bare_groups_are() -> None:
+    """Steps of a GPU-bound loop vary on the host by their own length; groups do not."""
+    bare = [Group("bare", 3, 8, 50_000_000), Group("bare", 8, 13, 51_000_000)]
+    window = Group("window", 15, 20, 52_000_000)
+    periods = [1_000_000, 1_000_000, 1_000_000, 25_000_000, 24_000_000]
+    status = WindowStatus(20, 15, 20, 15, periods, [*bare, window])
+    found = status.overhead
+    assert found.window is not None
+    assert found.window.spread_ns == round(0.1 / 10.1 * 10_400_000)
+    assert not found.cannot_tell
