@@ -19,7 +19,8 @@ _open = threading.local()
 def _push(label):
     stack = _open.__dict__.setdefault("stack", [])
     stack.append(emitter.name_of(label))
-    RANGES.append(("/".join(s.replace("/", ":") for s in stack), threading.get_ident()))
+    names = [s.replace("/", ":") for s in stack]  # no generator: Dynamo does not take one
+    RANGES.append(("/".join(names), threading.get_ident()))
 
 
 def _pop():
