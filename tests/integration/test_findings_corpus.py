@@ -100,7 +100,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "kineto/public/sampled_rank0.json.gz": (
         "waits between queued work in ProfilerStep",
-        ["exposed_communication", "host_work"],
+        ["idle_device_wait", "exposed_communication", "host_work"],
     ),
     "kineto/public/triton_cpu_op_with_stream.json.gz": (
         "unclear: hardly any GPU work is recorded (1 ops)",
