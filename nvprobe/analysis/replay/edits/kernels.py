@@ -99,9 +99,7 @@ def fewer_casts(shortest: Column, longest: Column, gradients: Column) -> Edit:
         drop_ops(model, ops_of(model, gone))
         model.events.dur[gone] = 0
         if level != Level.LOW:
-            gap = model.events.gap[gone]
-            spared = (1 - FUSED_HOST) * np.minimum(gap, DISPATCH_NS)
-            model.events.gap[gone] = np.rint(gap - spared).astype(np.int64)
+            _spare_dispatch(model, gone)
         return model
 
     return edit
@@ -127,12 +125,17 @@ def fuse_chains(sample: Sample, ops: Column) -> Edit:
         model.ops.lat[rest] = NEVER
         events = np.setdiff1d(model.ops.event[rest], model.ops.event[rows[heads]])
         model.events.dur[events] = 0
-        gap = model.events.gap[events]
-        spared = (1 - FUSED_HOST) * np.minimum(gap, DISPATCH_NS)
-        model.events.gap[events] = np.rint(gap - spared).astype(np.int64)
+        _spare_dispatch(model, events)
         return model
 
     return edit
+
+
+def _spare_dispatch(model: Model, events: Column) -> None:
+    """Shorten the host time before ``events`` (rows or bools), which are dispatched no more."""
+    gap = model.events.gap[events]
+    spared = (1 - FUSED_HOST) * np.minimum(gap, DISPATCH_NS)
+    model.events.gap[events] = np.rint(gap - spared).astype(np.int64)
 
 
 def _chains(sample: Sample, ops: Column) -> Column:
