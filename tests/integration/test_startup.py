@@ -135,8 +135,7 @@ def test_models_are_only_looked_for_where_it_reaches_anybody(recorder: Recorder,
         found = "_nvprobe_range" in vars(model)
         assert found == bool(os.environ["NVPROBE_SIDECAR"]), found
     """
-    no_tool = {"NVTX_INJECTION64_PATH": "", "NVPROBE_SIDECAR": folder}
-    assert recorder.run(code, **no_tool).ranges() == []
+    assert recorder.run(code, attached=False, NVPROBE_SIDECAR=folder).ranges() == []
 
 
 def test_spawned_and_started_children_are_instrumented_too(recorder: Recorder, tmp_path: Path):

@@ -167,20 +167,25 @@ class Recorder:
         check: bool = True,
         timeout: float = 240,
         launched: bool = False,
+        attached: bool = True,
         **environment: str,
     ) -> Recording:
         """Run code as ``python <python> script.py <arguments>`` and read what was recorded.
 
-        ``launched``: as a program of ``nvprobe launch``, instrumented at its start.
+        ``launched``: as a program of ``nvprobe launch``, instrumented at its start. ``attached``:
+        whether the recorder is there; where it is not, no tool is.
         """
         folder = self.folder / f"run{self._runs}"
         self._runs += 1
         folder.mkdir()
         script = folder / "script.py"
         script.write_text(textwrap.dedent(code))
+        variables = (self.launched(folder) if launched else self.environment(folder)) | environment
+        if not attached:  # an empty path counts as a tool for the nvtx package
+            del variables["NVTX_INJECTION64_PATH"]
         completed = subprocess.run(
             [sys.executable, *python, str(script), *arguments],
-            env=(self.launched(folder) if launched else self.environment(folder)) | environment,
+            env=variables,
             cwd=folder,
             capture_output=True,
             text=True,
