@@ -1,8 +1,9 @@
 """Structured NVTX payloads of an nsys export: bytes, schemas, and the values they make.
 
 ``NVTX_EVENTS.binaryData`` (exports made with ``--include-blobs=true``, 2024.6 and later) begins
-with a header of four 64-bit numbers: domain, schema, bytes, and where the bytes begin. Accounts of
-the last differ: it was also seen to be where they end. The layout of the bytes is in
+with a header of four 64-bit numbers, of which the last three are schema, bytes, and where the bytes
+begin. Accounts of the last differ: it was also seen to be where they end. A schema belongs to the
+event's domain; the first number is not always that. The layout of the bytes is in
 ``NVTX_PAYLOAD_SCHEMAS`` and its companions (``payload_schemas``). Other versions
 export the same payloads as JSON (``payload_json``).
 """
@@ -98,8 +99,10 @@ def decode_payloads(
         return None
     blobs, values = rows.blobs("binaryData"), []
     if blobs.null_count < len(blobs):
-        schemas = Schemas.read(tables)
-        values = [one for part in _stretches(blobs) for one in _decoded(*part, schemas, faults)]
+        schemas, domains = Schemas.read(tables), rows.ints("domainId", 0)
+        values = [
+            one for part in _stretches(blobs) for one in _decoded(*part, domains, schemas, faults)
+        ]
     values += _from_json(rows, tables, values, faults)
     exported.warnings += faults.warnings()
     return _joined(_resolved(values, tables), pool) if values else None
@@ -161,11 +164,17 @@ def _stretches(blobs: pa.ChunkedArray) -> Iterator[tuple[Column, Column, Column]
 
 
 def _decoded(
-    events: Column, offsets: Column, data: Column, schemas: Schemas, faults: _Faults
+    events: Column,
+    offsets: Column,
+    data: Column,
+    domains: Column,
+    schemas: Schemas,
+    faults: _Faults,
 ) -> list[Values]:
-    """The values of one stretch."""
+    """The values of one stretch; ``domains`` are those of all events."""
     decoder = Decoder(schemas, data)
-    domain, schema, part = _payloads(events, offsets, data, faults)
+    schema, part = _payloads(events, offsets, data, faults)
+    domain = domains[part.event]
     for key in sorted(set(zip(domain.tolist(), schema.tolist(), strict=True))):
         mine = part.take((domain == key[0]) & (schema == key[1]))
         if key[1] == _REFERENCED:
@@ -186,16 +195,16 @@ def _decoded(
 
 def _payloads(
     events: Column, offsets: Column, data: Column, faults: _Faults
-) -> tuple[Column, Column, Part]:
-    """(domain, schema, place) of the payload of every event; of several, of the first."""
+) -> tuple[Column, Part]:
+    """(schema, place) of the payload of every event; of several, of the first."""
     begin, length = offsets[:-1], np.diff(offsets)
     whole = length >= _HEADER
     faults.add("without a header", ~whole)
     events, begin, length = events[whole], begin[whole], length[whole]
     if not len(events):
-        return begin, begin, Part(events, begin, begin)
+        return begin, Part(events, begin, begin)
     head = np.lib.stride_tricks.sliding_window_view(data, _HEADER)[begin].view("<i8")
-    domain, schema, size, place = head.T
+    _, schema, size, place = head.T
     fits = _fits(place, size, length)
     faults.add("after the first of their event", fits & (place > _HEADER))
     place = np.where(fits, place, _HEADER)
@@ -203,7 +212,7 @@ def _payloads(
     faults.add("cut short", ~fits)
     start = begin + place
     part = Part(events, start, start + np.where(fits, size, 0))
-    return domain[fits], schema[fits], part.take(fits)
+    return schema[fits], part.take(fits)
 
 
 def _fits(place: Column, size: Column, length: Column) -> Column:

@@ -240,6 +240,24 @@ def test_where_the_header_ends_the_payload(tmp_path: Path) -> None:
     assert _values(trace) == [(0, "value", 0, 11)]
 
 
+def test_schema_belongs_to_the_domain_of_the_event(tmp_path: Path) -> None:
+    """Captures of 2025.3 begin every header with 1, whatever the domain of NCCL is."""
+    data = struct.pack("<q", 11)
+    trace = _load(tmp_path, [attached("r", 1, 2, blob(17, data, domain=7))])
+    assert _values(trace) == [(0, "value", 0, 11)]
+    schemas = [{**schema(500, payloadSize=8), "domainId": 2}]
+    rows = [{**row, "domainId": 2} for row in entries(500, ("size", 17, 0))]
+    event = {**attached("r", 1, 2, blob(500, data, domain=1)), "domainId": 2}
+    given = {
+        "StringIds": NAMES,
+        "NVTX_EVENTS": [event],
+        "NVTX_PAYLOAD_SCHEMAS": schemas,
+        "NVTX_PAYLOAD_SCHEMA_ENTRIES": rows,
+    }
+    trace = load(write(tmp_path / "two.sqlite", given, TABLES))
+    assert _values(trace) == [(0, "size", 0, 11)]
+
+
 def test_payloads_as_json(tmp_path: Path) -> None:
     text = '{"NCCL communicator ID": 18446744073709551615, "sizes": [1, 2.5], "in": {"x": "y"}}'
     events: list[Row] = [
