@@ -159,7 +159,7 @@ def _is_operator(attribution: Attribution) -> Column:
 
 
 def _names_of(attribution: Attribution) -> Column:
-    """Clean name of each range (of a folded twin too)."""
+    """Clean name of each range (of a folded duplicate too)."""
     names = np.full(len(attribution.tree.kind), NO_NAME, np.int32)
     nesting = attribution.open.nesting
     names[nesting.row] = attribution.open.facts.name

@@ -86,7 +86,7 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     ranges, tree = attribution.trace.ranges, attribution.tree
     size = len(attribution.paths.parent)
     length = np.maximum(tree.end - ranges.start, 0)
-    # A folded twin is its parent over again: no instance, but its own time is the parent's.
+    # A folded duplicate is its parent again: not an instance, but its own time is the parent's.
     instance = np.where(tree.folded, -1, tree.path)
     own = _innermost_time(attribution, ranges, length)
     return counts(instance, size), sums(instance, length, size), sums(tree.path, own, size)

@@ -106,7 +106,7 @@ def _innermost_call(
 ) -> Column:
     """Row of the innermost module call that made each node, -1.
 
-    Numbers count per thread and a node does not tell which: the initiating thread's come first.
+    Numbers count per thread and a node does not say which: the initiating thread's come first.
     """
     out = np.full(len(sequence), NO_ROW, np.int64)
     # Callers stand before their callees where both intervals are the same.

@@ -4,7 +4,7 @@ Definition (docs/attribution.md, "Modules: the second owner", c): a kernel has t
 nodes' modules, weighted by the number of nodes that compute something (views do not). Names in a
 manifest are relative to what was compiled; the module around it comes from the enclosing module
 range, or for backward from the sequence number that the range carries. Where one graph runs
-several times inside one range there is no telling which module it stands for at which time.
+several times inside one range it cannot be known which module it stands for at which time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 UNKNOWN = "?"
-"""Stands for a module that cannot be told apart from others."""
+"""Stands for a module that cannot be placed apart from others."""
 ROOT = "(root)"
 """What was compiled itself, where no range names it."""
 
@@ -204,8 +204,8 @@ def _computing(call: ManifestKernel) -> Sequence[ManifestNode]:
     Where there is nothing else those count after all.
     """
     working = [node for node in call.nodes if _operator(node) not in _VIEWS] or call.nodes
-    told = [node for node in working if node.module is not None or node.source is not None]
-    return told or working or (_NO_NODE,)
+    placed = [node for node in working if node.module is not None or node.source is not None]
+    return placed or working or (_NO_NODE,)
 
 
 def _operator(node: ManifestNode) -> str:
@@ -255,7 +255,7 @@ def innermost_modules(paths: PathTable) -> Column:
 def qualified(relative: str, around: str | None, *, is_root: bool) -> str:
     """A module's full name from its path below what was compiled and the module around that.
 
-    ``is_root``: the module around is an annotated model, whose own name is no part of the paths
+    ``is_root``: the module around is an annotated model, whose own name is not in the paths
     below it.
     """
     if around is None:

@@ -80,7 +80,7 @@ def range_kinds(
     """int8 :class:`Kind` of each range; ``code`` is its row of the clean ``names``."""
     kind = _by_name(names)[code]
     kind[has_operator_id & (kind == Kind.USER)] = Kind.OPERATOR
-    # CUB and Thrust name their ranges like operators; only the domain tells.
+    # CUB and Thrust name their ranges like operators; only the domain shows it.
     kind[_member(ranges.domain, _libraries(trace, ranges.domain))] = Kind.LIBRARY
     kind[ranges.source == RangeSource.OPERATOR] = np.where(
         kind[ranges.source == RangeSource.OPERATOR] == Kind.GRAPH, Kind.GRAPH, Kind.OPERATOR

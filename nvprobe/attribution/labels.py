@@ -27,7 +27,7 @@ _OTHERS = (
     b", thread_id = ",
 )
 _MARKERS = (_SEQUENCE, _OPERATOR_ID, *_OTHERS)
-"""Everything from the first of them on is no part of the name."""
+"""Everything from the first of them on does not belong to the name."""
 _MOST_DIGITS = 18
 _WORD = 8
 _EACH = np.uint64(0x0101010101010101)
@@ -117,8 +117,8 @@ def cut_out(texts: pa.StringArray, row: Column, begin: Column, end: Column) -> p
     """Of some texts the bytes ``begin`` to ``end`` (no further than the text), one a row."""
     raw = _Bytes.of(texts)
     first, last = raw.begin[row], raw.end[row]
-    room = last - first
-    return _slices(raw, first + np.minimum(begin, room), first + np.minimum(end, room))
+    length = last - first
+    return _slices(raw, first + np.minimum(begin, length), first + np.minimum(end, length))
 
 
 def _first_attribute(texts: pa.StringArray, raw: _Bytes) -> Column:

@@ -136,7 +136,7 @@ class RangeTree:
     path: Column
     """int32 row of the path table: the owner path taken at its start, the range itself last."""
     folded: Column
-    """bool: a twin by emit_nvtx that stands for its parent and is no instance of its own."""
+    """bool: a duplicate by emit_nvtx of its parent; not an instance."""
     end: Column
     """int64: the recorded end, or the end of the capture for a range never closed."""
     index: Column
@@ -225,7 +225,7 @@ class ModuleMethod(IntEnum):
     MANIFEST = 3
     """The kernel manifest of its compiled graph."""
     INDISTINGUISHABLE = 4
-    """One compiled graph serves several modules and nothing tells which: paths start with ``?``."""
+    """One compiled graph serves several modules and nothing shows which: paths start with ``?``."""
     NO_MODULE = 5
     """Nothing leads from the op to a module."""
 

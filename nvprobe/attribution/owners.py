@@ -129,7 +129,7 @@ class _NodeIndex:
 
     def __init__(self, nodes: GraphNodes) -> None:
         self.nodes = nodes
-        # A clone has two rows, one of them without its origin: the row that tells it comes first.
+        # A clone has two rows, one of them without its origin: the row that has it comes first.
         self.order = np.lexsort((nodes.time, nodes.origin == 0, nodes.node, nodes.process))
         self._process = nodes.process[self.order]
         self._bounds: dict[int, tuple[int, int]] = {}

@@ -150,12 +150,12 @@ class RangeFacts:
     """int32 clean name."""
     kind: Column
     domain: Column
-    twin: Column
+    duplicate: Column
     """bool: folds into a parent of the same name: it has an ``op_id`` or is an automatic phase."""
 
     def take(self, rows: Column) -> RangeFacts:
         """The facts of some ranges."""
-        return RangeFacts(self.name[rows], self.kind[rows], self.domain[rows], self.twin[rows])
+        return RangeFacts(self.name[rows], self.kind[rows], self.domain[rows], self.duplicate[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class OpenPaths:
         heads = runs(query)
         level = np.arange(len(query)) - np.repeat(heads, np.diff(np.append(heads, len(query))))
         folds = np.zeros(len(query), bool)
-        folds[1:] = facts.twin[1:] & (facts.name[1:] == facts.name[:-1]) & (level[1:] > 0)
+        folds[1:] = facts.duplicate[1:] & (facts.name[1:] == facts.name[:-1]) & (level[1:] > 0)
         order = np.argsort(level, kind="stable")
         bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=-1)) + 2))
         for low, high in zip(bounds[:-1], bounds[1:], strict=True):
@@ -307,7 +307,7 @@ def own_paths(trie: PathTrie, nesting: Nesting, facts: RangeFacts) -> tuple[Colu
     parent = nesting.parent
     child = parent != NO_ROW
     folded = np.zeros(len(own), bool)
-    folded[child] = facts.twin[child] & (facts.name[child] == facts.name[parent[child]])
+    folded[child] = facts.duplicate[child] & (facts.name[child] == facts.name[parent[child]])
     plain = np.flatnonzero(~nesting.crossing)
     order = plain[np.argsort(nesting.depth[plain], kind="stable")]
     depth = nesting.depth[order]

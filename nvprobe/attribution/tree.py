@@ -83,9 +83,9 @@ def range_tree(
     end = _ends(trace, ranges)
     nesting = nest(ranges.thread, ranges.start, end, len(trace.threads))
     initiating = initiating_threads(trace, ranges, end)
-    twin = (names.operator_id[text] >= 0) | automatic_phases(trace, ranges, kind)
-    _rename_vain_waits(nesting, ranges, names.names, code, kind, twin)
-    facts = RangeFacts(code, kind, ranges.domain, twin)
+    duplicate = (names.operator_id[text] >= 0) | automatic_phases(trace, ranges, kind)
+    _rename_vain_waits(nesting, ranges, names.names, code, kind, duplicate)
+    facts = RangeFacts(code, kind, ranges.domain, duplicate)
     trie = PathTrie()
     at_positions = facts.take(nesting.row)
     own, folded_at = own_paths(trie, nesting, at_positions)
@@ -138,9 +138,9 @@ def _rename_vain_waits(
     names: pa.StringArray,
     code: Column,
     kind: Column,
-    twin: Column,
+    duplicate: Column,
 ) -> None:
-    """Take the steps whose loader had no batch left out of the steps: they are no calls of one.
+    """Take the steps whose loader had no batch left out of the steps: they are not instances.
 
     Such a range is the innermost one around a range named `EXHAUSTED`; it takes that name, and the
     mark becomes one node with it.
@@ -156,7 +156,7 @@ def _rename_vain_waits(
     query, row = query[around], nesting.row[position[around]]
     innermost = row[np.append(query[1:] != query[:-1], True)[: len(query)]]
     innermost = innermost[code[innermost] == step]
-    code[innermost], kind[innermost], twin[marks] = exhausted, Kind.PHASE, True
+    code[innermost], kind[innermost], duplicate[marks] = exhausted, Kind.PHASE, True
 
 
 def _ends(trace: Trace, ranges: Ranges) -> Column:
@@ -206,7 +206,7 @@ def _resolve_crossings(look_up: OpenPaths, parent: Column, folded: Column) -> No
     rows = nesting.row[hard]
     parent[rows] = np.where(has_parent, nesting.row[above], NO_ROW)
     facts = look_up.facts
-    folded[rows] = has_parent & facts.twin[hard] & (facts.name[hard] == facts.name[above])
+    folded[rows] = has_parent & facts.duplicate[hard] & (facts.name[hard] == facts.name[above])
 
 
 def _place_instants(look_up: OpenPaths, ranges: Ranges, end: Column, parent: Column) -> None:

@@ -1,4 +1,4 @@
-"""``nvprobe doctor``: what works here, what does not, and what mends it."""
+"""``nvprobe doctor``: what works here, what does not, and how to fix it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MOST_AT_ONCE = 2**24
 
 
 def deliver(settings: Settings, text: str, next_command: str | None = None) -> None:
-    """Print ``text``, or write it where ``--output`` says and tell so with what to do next.
+    """Print ``text``, or write it where ``--output`` says and report that with what to do next.
 
     JSON is UTF-8 whatever the terminal takes.
     """

@@ -97,7 +97,9 @@ class _OptionsBeforeProgram(click.Command):
 @click.option("--call-chains", is_flag=True, help="Native stacks of synchronizing calls (slow).")
 @click.option("--python-backtraces", is_flag=True, help="Python stacks of CUDA calls (slow).")
 @click.option(
-    "--python-samples", is_flag=True, help="Sample the line that Python runs, 1,000 times a second."
+    "--python-samples",
+    is_flag=True,
+    help="Sample the line that Python runs, 1,000 times per second.",
 )
 @click.option("--memory-usage", is_flag=True, help="Record GPU allocations (slower).")
 @click.option("--os-calls", is_flag=True, help="Record operating system calls (large files).")
@@ -151,7 +153,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **given: Any) -> No
         outcome = launch(
             program, options, module=module, inner_words=words, in_job=bool(given["in_job"])
         )
-    _tell(settings, outcome)
+    _report(settings, outcome)
     ctx.exit(outcome.code)
 
 
@@ -208,7 +210,7 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
     )
 
 
-def _tell(settings: Settings, outcome: Outcome) -> None:
+def _report(settings: Settings, outcome: Outcome) -> None:
     """Notes, then what was written and what to do with it; stdout stays the program's."""
     from nvprobe.launch.redaction import redacted
 

@@ -98,7 +98,7 @@ def tree_view(
     kernels: int,
     by: str,
 ) -> TreeView:
-    """The view that the options ask for. Raises BadParameter for a filter that is no regex."""
+    """The view that the options ask for. Raises BadParameter for a filter that is not a regex."""
     from nvprobe.attribution.model import Kind
     from nvprobe.report.console import TreeView
 

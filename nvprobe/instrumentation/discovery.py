@@ -13,8 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import emitter, forwards, places, torch_hooks
-from nvprobe.instrumentation import modules as modules_room
+from nvprobe.instrumentation import emitter, forwards, modules, places, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.forwards import KEY, Record, make_record, record_of, wrap_class
 from nvprobe.instrumentation.modules import (
@@ -47,7 +46,7 @@ def start(**options: Any) -> None:
 
     _options = options
     forwards.find_root = _find_root
-    ours = (modules_room, sys.modules[__name__])
+    ours = (modules, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
     _wrap_subclasses(nn.Module)
     _wrap_constructor(nn.Module)
@@ -91,7 +90,7 @@ def _wrap_constructor(base: Any) -> None:
 
 
 def _give_name(module: nn.Module, owner: type) -> Record:
-    """A record for a module that is no part of its root's tree."""
+    """A record for a module outside its root's tree."""
     name = class_name(module)
     record = make_record(name, owner, emitter.label(name, Category.MODULE))
     module.__dict__[KEY] = record

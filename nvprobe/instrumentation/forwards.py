@@ -62,7 +62,7 @@ class Record(str):
         label: What the range is written with; None for a module that was left out.
         calls: How often it was called with a sidecar.
         within: The name of the root that the module is part of; None for a root, and for a module
-            that is no part of its root's tree.
+            outside its root's tree.
 
     """
 

@@ -112,9 +112,9 @@ def _hide(made: Any) -> None:
     Met between two graphs they would be traced, for nothing but a graph break to count.
     """
     names = getattr(made, "__globals__", {})
-    room = sys.modules.get(names.get("__name__", ""))
-    if room is not None and "torch" in sys.modules:
-        torch_hooks.hide_from_dynamo([made, *torch_hooks.functions_of(room)])
+    module = sys.modules.get(names.get("__name__", ""))
+    if module is not None and "torch" in sys.modules:
+        torch_hooks.hide_from_dynamo([made, *torch_hooks.functions_of(module)])
 
 
 class Hooks:

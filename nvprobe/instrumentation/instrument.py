@@ -114,7 +114,7 @@ def instrument(
 
 
 def _install(part: str) -> None:
-    """Install one room; one that fails costs its own ranges and nothing else."""
+    """Install one module; one that fails costs its own ranges and nothing else."""
     try:
         importlib.import_module(f"nvprobe.instrumentation.{part}").install()
     except Exception as error:

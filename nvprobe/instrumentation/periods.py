@@ -63,7 +63,7 @@ class Periods:
         return begun
 
     def data(self) -> bool:
-        """A batch is about to be asked for; tells whether a step begins with it."""
+        """A batch is about to be asked for; returns whether a step begins with it."""
         if not self._mine():
             return False
         if self._evaluates():

@@ -272,7 +272,7 @@ def _run_root(
 def _asleep(
     original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a root module; what other roots it calls are no phases of the step either."""
+    """Call a root module; other roots that it calls are not phases of the step either."""
     _inside.root = True
     try:
         return original(module, *args, **kwargs)

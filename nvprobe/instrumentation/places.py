@@ -178,7 +178,7 @@ def _meet(name: str, detail: str | None, frame: FrameType, role: str) -> _Place 
 
 
 def site(name: str, detail: str | None = None) -> None:
-    """Note a call of a wrapped function; what torch calls itself is no place of the program."""
+    """Note a call of a wrapped function; what torch calls itself is not a place of the program."""
     frame = caller(2)  # behind the wrapper
     if frame is not None and not is_library(frame.f_code.co_filename):
         site_behind(frame, name, detail)
@@ -187,7 +187,7 @@ def site(name: str, detail: str | None = None) -> None:
 def site_behind(frame: FrameType, name: str, detail: str | None) -> None:
     """Note a call that has no range, by the user's lines that lead to it.
 
-    For what happens a few times a step, from helpers too: another caller of the helper makes it
+    For what happens a few times per step, from helpers too: another caller of the helper makes it
     another place.
 
     Args:

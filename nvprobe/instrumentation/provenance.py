@@ -1,6 +1,6 @@
 """The kernel manifest: which modules and source lines each kernel of a compiled graph computes.
 
-Inductor tells, once per kernel call it writes and in call order, which FX nodes the kernel stands
+Inductor reports, once per kernel call it writes and in call order, which FX nodes the kernel stands
 for (``set_kernel_post_grad_provenance_tracing``, torch 2.9 to 2.13; earlier versions have no such
 place and get no manifest). The nodes carry the module stack and the user's line from Dynamo. The
 record travels with the compiled graph through torch's caches.

@@ -92,7 +92,7 @@ def on_step_end(callback: Callable[[int], object]) -> None:
     _end_listeners.append(callback)
 
 
-def _tell(listeners: list[Callable[[int], object]], done: int) -> None:
+def _notify(listeners: list[Callable[[int], object]], done: int) -> None:
     for listener in listeners:
         try:
             listener(done)
@@ -148,7 +148,7 @@ def begin(source: str) -> bool:
     if here.step_depth is not None and not end():
         return False
     index, _begun = _begun, _begun + 1
-    _tell(_listeners, index)
+    _notify(_listeners, index)
     here.index, here.source, here.data_ns = index, source, 0
     here.start_ns = time.time_ns()
     here.depth += 1
@@ -168,7 +168,7 @@ def end() -> bool:
     here.depth -= 1
     here.step_depth = None
     ended = time.time_ns()
-    _tell(_end_listeners, here.index + (here.source != "exhausted"))
+    _notify(_end_listeners, here.index + (here.source != "exhausted"))
     _write(here, ended)
     return True
 

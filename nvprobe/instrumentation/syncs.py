@@ -262,11 +262,11 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mutated() -> None:
-    """Tell the interpreter that the filters changed; ours is put first on the way."""
+    """Announce to the interpreter that the filters changed; ours is put first on the way."""
     for name in _MUTATED:
-        tell = getattr(warnings, name, None)
-        if tell is not None:
-            tell()
+        announce = getattr(warnings, name, None)
+        if announce is not None:
+            announce()
             return
 
 

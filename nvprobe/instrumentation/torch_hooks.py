@@ -39,9 +39,9 @@ def _report(name: str, reason: object) -> None:
 
 
 def sequence_number() -> Callable[[], int] | None:
-    """The function that tells this thread's next autograd sequence number.
+    """The function that returns this thread's next autograd sequence number.
 
-    ``torch._C._autograd._get_sequence_nr`` (2.1 to 2.13), 25 ns a call.
+    ``torch._C._autograd._get_sequence_nr`` (2.1 to 2.13), 25 ns per call.
     """
     try:
         import torch

@@ -69,7 +69,7 @@ def measure(nsys: Nsys | None) -> dict[str, Any]:
 def costs(bare: Loops, recorded: Loops, nodes: Loops) -> dict[str, float]:
     """Nanoseconds that a record of each kind adds; of ``nodes`` only those of CUDA graphs are used.
 
-    A loop without a counterpart, and one that was not slower, costs nothing that can be told: 0.
+    A loop without a counterpart, and one that was not slower, costs nothing measurable: 0.
     """
 
     def added(name: str, to: str | None = None, under: Loops = recorded) -> float:

@@ -72,7 +72,7 @@ def wait(pid: int, status_fd: int) -> tuple[int, int | None]:
 
     def pass_on(received: int, _frame: object) -> None:
         """Hand a signal on to the program."""
-        with contextlib.suppress(ProcessLookupError):  # it has just ended: that is to be told
+        with contextlib.suppress(ProcessLookupError):  # it has just ended: that is reported next
             os.kill(pid, received)
 
     for number in PASSED_ON:
@@ -125,7 +125,7 @@ def end_agent_later() -> None:
 def main(words: list[str]) -> None:
     """Run the command in ``words``; end with its exit code, 128 + N for signal N."""
     for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # the launcher tells the program itself
+        signal.signal(number, signal.SIG_IGN)  # the launcher signals the program itself
     status_fd, fallback, tmpdir = int(words[0]), words[1], words[4]
     restore(int(words[2]), int(words[3]), tmpdir)
     os.umask(int(words[5]))

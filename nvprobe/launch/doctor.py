@@ -1,4 +1,4 @@
-"""What profiling needs, whether it is here, and the command that mends it.
+"""What profiling needs, whether it is here, and the command that provides it.
 
 Nothing is imported of torch or pandas: versions come from files and package metadata, so that the
 doctor answers at once and also where these packages are broken.
@@ -167,7 +167,7 @@ def _driver() -> Check:
         )
     number = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(number)):
-        return Check("CUDA driver", "failed", "libcuda.so.1 tells no version", "reinstall it")
+        return Check("CUDA driver", "failed", "libcuda.so.1 has no version", "reinstall it")
     return Check("CUDA driver", "ok", f"CUDA {number.value // 1000}.{number.value % 1000 // 10}")
 
 
@@ -196,7 +196,7 @@ def _gpu_metrics() -> Check:
     try:
         parameters = Path("/proc/driver/nvidia/params").read_text("utf-8")
     except OSError:
-        return Check(name, "warning", "the driver does not tell who may read counters")
+        return Check(name, "warning", "the driver does not say who may read counters")
     restricted = re.search(r"RmProfilingAdminOnly: 1", parameters) is not None
     if restricted and not _is_system_administrator():
         return Check(

@@ -68,7 +68,7 @@ def find_job(command: Sequence[str]) -> Job | None:
     """The job that ``command`` starts, or None where it starts a single program.
 
     Raises:
-        UsageError: it is a launcher, but where its options end cannot be told.
+        UsageError: it is a launcher, but where its options end is unknown.
 
     """
     launcher, start = _launcher(command)
@@ -97,11 +97,11 @@ def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
 
 
 def _python_launcher(launcher: str, command: Sequence[str], start: int) -> Job:
-    """A launcher that starts Python itself unless told not to."""
+    """A launcher that starts Python itself unless an option says otherwise."""
     words = list(command)
     end = _torchrun_end(words, start) if launcher == "torchrun" else _script_index(words, start)
     if end is None or end >= len(words):
-        raise _cannot_tell(launcher)
+        raise _unknown_end(launcher)
     options, program = words[start:end], words[end:]
     if _MODULE & set(options):
         target = replace(resolve(program, module=True), interpreter=(_python_of(words[0]),))
@@ -152,10 +152,10 @@ def _rank_starter(launcher: str, command: Sequence[str]) -> Job:
         name = Path(word).name
         if _PYTHON_WORD.search(name) or word.endswith(".py") or name == "torchrun":
             return Job(launcher, tuple(command[:at]), resolve(command[at:]))
-    raise _cannot_tell(launcher)
+    raise _unknown_end(launcher)
 
 
-def _cannot_tell(launcher: str) -> UsageError:
+def _unknown_end(launcher: str) -> UsageError:
     return UsageError(
         f"cannot tell where the program starts in this {launcher} command: write it the other way "
         f"round, as in `{launcher} … nvprobe launch train.py`"

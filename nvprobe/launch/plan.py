@@ -37,7 +37,7 @@ TORCH_STEPS = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be run, and what to tell the user before."""
+    """What will be run, and what to report to the user before."""
 
     backend: Literal["nsys", "torch"]
     target: Target
@@ -78,7 +78,7 @@ class Plan:
         if self.options.modules:
             added["NVPROBE_MODULES"] = ",".join(self.options.modules)
         if self.backend == "nsys" and self.options.window.by_steps and not self.cuda:
-            added["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the window's name is no handle
+            added["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the window's name is not a handle
         settings = self.settings(folder, status)
         if settings.torch == "cpu" and "KINETO_LOG_LEVEL" not in os.environ:
             added["KINETO_LOG_LEVEL"] = _KINETO_SILENT
@@ -111,7 +111,7 @@ class Plan:
         return replace(self, options=self.options.without_extras(), notes=[*self.notes, note])
 
     def with_torch(self, note: str) -> Plan:
-        """The same program recorded by torch.profiler, or by nobody where it is no Python."""
+        """The same program recorded by torch.profiler, or by nothing where it is not Python."""
         options = replace(self.options, window=_torch_window(self.options.window))
         return replace(self, backend="torch", nsys=None, options=options, notes=[*self.notes, note])
 

@@ -131,7 +131,7 @@ class Turn:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Turn:
-        """Wait for the turn, in vain where the file cannot be made or locked."""
+        """Wait for the turn; do without where the file cannot be made or locked."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         deadline = time.monotonic() + self._patience_s
         with contextlib.suppress(OSError):

@@ -39,11 +39,11 @@ _GENTLE_S = 10.0
 """How long nsys gets (at most) after SIGINT, and again after SIGTERM, to write what it has."""
 _AGENT_S = 3.0
 """How long nsys's agent gets after SIGTERM. Killed at once it may hold a lock in shared memory,
-for which every later nsys then waits in vain (see `proc.clear_stale_locks`)."""
+for which every later nsys then waits without end (see `proc.clear_stale_locks`)."""
 _TURN_S = 15.0
 """How long a rank waits for the others of its machine to start their nsys, one after another."""
 _SILENT_S = 4.0
-"""How long nobody is told what is waited for."""
+"""How long the user is not informed what is waited for."""
 _FULL_DISK_S = 5.0
 _HURRIED_S = 10.0
 """Patience with an nsys that makes no progress, once the end was asked for: schedulers and torchrun
@@ -98,11 +98,11 @@ def run_under_nsys(
     environ: Mapping[str, str],
     folder: Path,
     timeouts: Timeouts,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> Ending:
     """Run ``program`` under nsys; ``nsys_argv`` puts nsys's words before a command.
 
-    ``folder`` is an empty temporary folder: nsys's TMPDIR, and where its log is written. ``tell``
+    ``folder`` is an empty temporary folder: nsys's TMPDIR, and where its log is written. ``report``
     is given a line where there is a while to wait after the program's end.
     """
     read_end, write_end = os.pipe()
@@ -127,7 +127,7 @@ def run_under_nsys(
                 )
             except OSError:
                 return Ending(None, trouble="never-started")
-        watch = _Watch(nsys, read_end, fallback, timeouts, tell)
+        watch = _Watch(nsys, read_end, fallback, timeouts, report)
         try:
             return watch.to_the_end(turn.over)
         finally:
@@ -206,16 +206,16 @@ class _Watch:
         status_pipe: int,
         fallback: Path,
         timeouts: Timeouts,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
     ) -> None:
         self.nsys = nsys
         self.status_pipe = status_pipe
         self.fallback = fallback
         self.timeouts = timeouts
-        self.tell = tell
+        self.report = report
         self.pid: int | None = None
         self.wrapper: int | None = None
-        """The process that will tell how the program ended (`nvprobe.launch.child`)."""
+        """The process that will report how the program ended (`nvprobe.launch.child`)."""
         self.code: int | None = None
         self.signal: int | None = None
         self.ended = False
@@ -268,12 +268,12 @@ class _Watch:
         """Until nsys has written its report; stop it where it makes no progress."""
         seen, since = self.progress(), time.monotonic()
         before = self.interrupts
-        told, patience_ends = False, since + _SILENT_S
+        reported, patience_ends = False, since + _SILENT_S
         while self.nsys.poll() is None:
             self.pass_signal()
-            if not told and time.monotonic() > patience_ends:
-                told = True
-                self.tell("the program has ended, nsys is writing its report")
+            if not reported and time.monotonic() > patience_ends:
+                reported = True
+                self.report("the program has ended, nsys is writing its report")
             window = time.monotonic() - since
             patience = min(self.timeouts.finish_s, _HURRIED_S if self.interrupts else math.inf)
             if disk_full(self.fallback.parent):  # nsys then waits for ever
@@ -303,7 +303,7 @@ class _Watch:
                 self.take(json.loads(line))
 
     def take(self, status: dict[str, int | None]) -> None:
-        """Keep what a line of the wrapper tells; hand on the signals that waited for it."""
+        """Keep what a line of the wrapper reports; hand on the signals that waited for it."""
         self.pid = status.get("pid", self.pid)
         self.wrapper = status.get("wrapper", self.wrapper)
         if "code" in status:
@@ -336,7 +336,7 @@ class _Watch:
             _hand_on(received, self.pid)
 
     def program_lives(self) -> bool:
-        """Whether the program runs, or has ended and its exit code is about to be told."""
+        """Whether the program runs, or has ended and its exit code is about to be reported."""
         living = {process.pid for process in proc.descendants(os.getpid())}
         return not living.isdisjoint({self.pid, self.wrapper})
 
@@ -397,7 +397,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def disk_full(folder: Path) -> bool:
-    """Whether a folder's file system has no room left, or cannot be asked."""
+    """Whether a folder's file system has no space left, or cannot be asked."""
     try:
         return shutil.disk_usage(folder).free < _FULL_BELOW
     except OSError:

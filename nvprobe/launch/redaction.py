@@ -70,7 +70,7 @@ def _is_random(word: str) -> bool:
     if len(body) < _SHORTEST_RANDOM or 8 * (len(word) - len(body)) > len(word):
         return False
     kinds = ["d" if c.isdigit() else "u" if c.isupper() else "l" for c in body]
-    pairs = zip(kinds, kinds[1:], strict=False)  # a capital begins a word: that is no change
+    pairs = zip(kinds, kinds[1:], strict=False)  # a capital begins a word: that is not a change
     changes = sum(a != b and (a, b) != ("u", "l") for a, b in pairs)
     entropy = -sum(n / len(body) * math.log2(n / len(body)) for n in Counter(body).values())
     return changes >= _LEAST_CHANGES * len(body) and entropy >= _LEAST_ENTROPY

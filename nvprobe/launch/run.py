@@ -96,7 +96,7 @@ def launch(
     plan = make_plan(target, options)
     folder = _folder(target, options, place, in_job=in_job)
     if not in_job or _speaks_for_the_job(place, options):
-        _tell(options, plan.notes)
+        _report(options, plan.notes)
 
     def run(plan: Plan, folder: Path) -> Outcome:
         return _Run(plan, folder, place, in_job=in_job).carry_out()
@@ -208,7 +208,7 @@ class _Run:
                 environ,
                 temporary,
                 self.options.timeouts,
-                lambda line: _tell(self.options, [line]),
+                lambda line: _report(self.options, [line]),
             )
             if ending.code is not None or ending.interrupted:
                 return ending
@@ -227,11 +227,11 @@ class _Run:
         """What to do where nsys refuses an option: the ranges are worth more than what it adds."""
         extras = ", ".join(self.options.extras)
         note = f"nsys refuses an option (it said: {_last_words(temporary / LOG)}): without {extras}"
-        _tell(self.options, [note])
+        _report(self.options, [note])
         return self.plan.without_extras(note)
 
     def _without_nsys(self, ending: Ending, temporary: Path) -> Plan:
-        """What to do where nsys did not start the program, told before it is done."""
+        """What to do where nsys did not start the program, reported before it is done."""
         late = ending.trouble == "start-timeout"
         said = "it said: " + ("nothing" if late else _last_words(temporary / LOG))
         if disk_full(temporary):
@@ -239,7 +239,7 @@ class _Run:
         within = f" within {self.options.timeouts.start_s:g} s" if late else ""
         how = "with torch.profiler" if self.plan.instrumented else "without a profiler"
         note = f"nsys did not start the program{within} ({said}): running it {how} instead"
-        _tell(self.options, [note])
+        _report(self.options, [note])
         return self.plan.with_torch(note)
 
     def _collect(
@@ -290,7 +290,7 @@ class _Run:
         outcome.files.append(capture.report)
         size = capture.report.stat().st_size
         if size > _LONG_EXPORT:
-            _tell(options, [f"nsys exports {capture.report.name} ({size / 1e6:.0f} MB)"])
+            _report(options, [f"nsys exports {capture.report.name} ({size / 1e6:.0f} MB)"])
         try:
             exported = export_report(
                 nsys,
@@ -398,7 +398,7 @@ def _log_tail(log: Path) -> str:
     return ""
 
 
-def _tell(options: LaunchOptions, notes: Sequence[str]) -> None:
+def _report(options: LaunchOptions, notes: Sequence[str]) -> None:
     """Notes for the user go to stderr: stdout is the program's."""
     if not options.quiet:
         for note in notes:

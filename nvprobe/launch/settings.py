@@ -1,4 +1,4 @@
-"""What the launcher tells the processes of the program, through their environment.
+"""What the launcher passes to the processes of the program, through their environment.
 
 Written by the launcher, read inside the program by :mod:`nvprobe.launch.inprocess`. Variables that
 belong to the annotation (``NVPROBE_SIDECAR``, ``NVPROBE_EMITTER``, …) are read by it.

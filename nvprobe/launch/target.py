@@ -39,7 +39,7 @@ class Target:
 
     @property
     def isolated(self) -> bool:
-        """Whether Python is told to ignore its environment, and so nvprobe's start, too."""
+        """Whether Python is set to ignore its environment, and so nvprobe's start, too."""
         short = (word for word in self.interpreter[1:] if re.fullmatch("-[A-Za-z]+", word))
         return any(letter in word for word in short for letter in "IES")
 

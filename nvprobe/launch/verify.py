@@ -39,7 +39,7 @@ _LOG_HINTS = (
 
 @dataclass
 class Capture:
-    """What a run under nsys left: its report (if any) and what to tell the user."""
+    """What a run under nsys left: its report (if any) and what to report to the user."""
 
     report: Path | None = None
     exported: Path | None = None

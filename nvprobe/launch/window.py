@@ -87,7 +87,7 @@ class StepWatch:
 
     `begin` opens a window that starts with the program; ``last`` None leaves it open to the end,
     and `finish` closes it. A window of time (torch profiler only: nsys keeps its own) opens and
-    closes at the first boundary after its seconds. ``count`` tells how many steps were begun where
+    closes at the first boundary after its seconds. ``count`` says how many steps were begun where
     a boundary may be followed by no step (a wait that finds no batch).
     """
 

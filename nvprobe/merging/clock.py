@@ -197,7 +197,7 @@ def _least_straddled(
 ) -> tuple[int, int] | None:
     """The offsets in ``low … high`` at which fewest edges fall inside a call.
 
-    None where that tells nothing: the sources hardly overlap, or any offset is as good.
+    None where that gives nothing: the sources hardly overlap, or any offset is as good.
     """
     opens, closes, total = [], [], 0
     for (start, end), both in zip(calls, edges, strict=True):

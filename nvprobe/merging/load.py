@@ -14,13 +14,13 @@ from pathlib import Path
 
 from nvprobe.attribution import attribute
 from nvprobe.errors import InputError, UsageError
+from nvprobe.merging.alignment import align
 from nvprobe.merging.clock import Offset, clock_offset, thread_rows
 from nvprobe.merging.graph_nodes import NODES, with_nodes
 from nvprobe.merging.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.merging.overlay import merged
 from nvprobe.merging.sequence import Match, match_kernels
 from nvprobe.merging.several_traces import joined
-from nvprobe.merging.warp import warp_of
 from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
@@ -35,7 +35,7 @@ __all__ = ["combine", "load"]
 _SAME_PROGRAM = 0.75
 """Share of kernels that must match before two runs count as runs of one program."""
 _BETWEEN_CALLS_NS = 50_000
-"""How far an edge between two fixed points of a warp may be off."""
+"""How far an edge between two fixed points of a alignment may be off."""
 _LARGE_BYTES = 1 << 30
 """Text of a torch trace beyond which its Python frames stay on disk."""
 _PACKED = 14
@@ -161,9 +161,9 @@ def _by_sequence(profile: Trace, torch: Trace) -> Trace:
     match = match_kernels(first, second)
     if match.share < _SAME_PROGRAM:
         raise InputError(_not_one_program(profile, torch, match))
-    warp = warp_of(first, second, match)
+    alignment = align(first, second, match)
     clock = Clock("sequence", None, match.share)
-    return merged(profile, torch, warp.threads, warp.times, clock, _BETWEEN_CALLS_NS)
+    return merged(profile, torch, alignment.threads, alignment.times, clock, _BETWEEN_CALLS_NS)
 
 
 def _not_one_program(profile: Trace, torch: Trace, match: Match) -> str:

@@ -33,7 +33,7 @@ def not_of_one_run(files: Sequence[str]) -> str:
 
 
 def first_rank(folder: Path, files: list[Path], notes: list[str]) -> list[Path]:
-    """The traces of the lowest rank, as the names tell; ``notes`` says which were left."""
+    """The traces of the lowest rank, by their names; ``notes`` says which were left."""
     by_rank: dict[int, list[Path]] = {}
     for file in files:
         by_rank.setdefault(_rank_in_name(file), []).append(file)

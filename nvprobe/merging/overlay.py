@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.merging.clock import named_pairs
-from nvprobe.merging.twins import Twins, twins
+from nvprobe.merging.shared_operators import SharedOperators, shared_operators
 from nvprobe.trace import (
     NO_DEVICE,
     NO_NAME,
@@ -101,7 +101,7 @@ def _ranges(
         return profile.ranges, profile.operators
     ours = profile.ranges
     known = np.where(rows < len(profile.threads), rows, NO_ROW)
-    both_have = twins(profile, torch, known)
+    both_have = shared_operators(profile, torch, known)
     keep = np.flatnonzero(_new_to_profile(profile, torch, known) & ~both_have.doubled)
     new = theirs.take(keep)
     start, end = times(new.thread, new.start), times(new.thread, new.end)
@@ -196,7 +196,7 @@ def _moved_finish(
     return np.where(after & ~inside, finish, start), np.where(inside, finish, end)
 
 
-def _operators(torch: Trace, place: Column, names: int, both_have: Twins) -> Operators:
+def _operators(torch: Trace, place: Column, names: int, both_have: SharedOperators) -> Operators:
     table = torch.operators.take(place[torch.operators.range] >= 0)
     table = both_have.numbered(table, both_have.partner[table.range])
     texts = {
@@ -250,7 +250,7 @@ def _devices(profile: Trace, process: Column, ordinal: Column) -> Column:
     """Rows of the profile's devices for torch's ordinals, which count what a process can see.
 
     The only GPU that the process ran work on, else the one of that number if it ran there; else
-    nothing tells which it is. ``ordinal`` is -1 for the host.
+    nothing shows which it is. ``ordinal`` is -1 for the host.
     """
     out = np.full(len(ordinal), NO_DEVICE, np.int32)
     for one in np.unique(process[ordinal >= 0]).tolist():

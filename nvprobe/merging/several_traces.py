@@ -1,7 +1,7 @@
 """Torch traces of one run as one Trace: several processes, or several cycles of a profiler.
 
 Every file keeps a row of its own among the processes, also where two of one process follow each
-other: correlation ids, threads and autograd numbers count within one file, and the ledger tells
+other: correlation ids, threads and autograd numbers count within one file, and the ledger says
 each apart. All times are counted from the earliest file's zero. What no file recorded, between two
 cycles, is ``Trace.unrecorded``: no device is idle there, for nobody looked.
 """
@@ -29,7 +29,7 @@ _THREADS = frozenset({"thread", "end_thread"})
 
 
 def joined(traces: Sequence[Trace]) -> Trace:
-    """One Trace of traces of one machine that tell their time zero; a single one as it is."""
+    """One Trace of traces of one machine that record their time zero; a single one as it is."""
     if len(traces) == 1:
         return traces[0]
     traces = sorted(traces, key=lambda trace: trace.origin_ns or 0)

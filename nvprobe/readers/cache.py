@@ -1,7 +1,7 @@
 """Kept work: exports of reports and Traces of large inputs; a second command starts at once.
 
 Everything lies below one folder (``$NVPROBE_CACHE``, else ``nvprobe`` in the user's cache folder),
-readable by the user alone: names of a program may tell more than its owner wants to share. What
+readable by the user alone: names of a program may reveal more than its owner wants to share. What
 another user owns or could have written is not read: not the folder, not an entry, not a file. An
 entry is found by a fingerprint of the input *and* of nvprobe's own readers, so it is never stale:
 

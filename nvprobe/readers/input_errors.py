@@ -29,7 +29,7 @@ def printable(text: str, longest: int = _LONGEST) -> str:
 
 
 def base_name(path: str | os.PathLike[str]) -> str:
-    """The base name of ``path`` as any file can hold it: bytes that are no UTF-8 become U+FFFD."""
+    """The base name of ``path`` as any file can hold it: invalid UTF-8 becomes U+FFFD."""
     return os.fsencode(Path(path).name).decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""What the ``run.json`` beside a capture tells of the profiler's cost (docs/cost.md)."""
+"""The profiler's cost from the ``run.json`` beside a capture (docs/cost.md)."""
 
 from __future__ import annotations
 

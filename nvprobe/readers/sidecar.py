@@ -169,7 +169,7 @@ class _Merger:
         return self.names[text]
 
     def _shift(self, process: int) -> int | None:
-        """What added to unix ns gives the trace's time; None where nothing tells."""
+        """What added to unix ns gives the trace's time; None where nothing gives it."""
         marked = _marked_shift(self.original, process)
         if marked is not None:
             return marked

@@ -249,7 +249,7 @@ class SidecarFile:
 
 
 def read_sidecar(path: str | Path) -> SidecarFile:
-    """Read one file; a cut last line is dropped and told."""
+    """Read one file; a cut last line is dropped and reported."""
     path = Path(path)
     found = SidecarFile(base_name(path))
     broken = 0

@@ -41,7 +41,7 @@ class Format(Enum):
 
 
 def sniff(path: str | os.PathLike[str]) -> Format:
-    """Tell what ``path`` is; raises :class:`~nvprobe.errors.InputError` for anything unknown."""
+    """Return what ``path`` is; raises :class:`~nvprobe.errors.InputError` for anything unknown."""
     path = Path(path)
     try:
         if path.is_dir():

@@ -7,7 +7,7 @@ that hold for every table:
   trace is that zero as UTC nanoseconds, where the source knows it;
 * names are int32 rows of ``Trace.strings`` (an Arrow array), ``NO_NAME`` where there is none; equal
   rows are equal texts, but an equal text may stand in several rows (1.5 M unique range names are
-  not searched for twins): compare texts, or what they are cleaned to, across rows;
+  not searched for equal ones): compare texts, or what they are cleaned to, across rows;
 * ``process``, ``thread`` and ``device`` are int32 *rows* of those tables, never raw ids, so that a
   join that forgets the process (two processes reuse the same correlation ids) cannot be written;
 * no table is ever ``None``. One without rows may be recorded (nothing happened) or not (nothing is
@@ -169,7 +169,7 @@ class Trace:
     end_ns: int = 0
     """End of the capture: open ranges last until here."""
     origin_ns: int | None = None
-    """UTC nanoseconds of time zero, where the source tells."""
+    """UTC nanoseconds of time zero, where the source has them."""
     unrecorded: tuple[tuple[int, int], ...] = ()
     """(begin, end) of stretches in the window that no source recorded: no device idles there."""
     warnings: tuple[str, ...] = ()

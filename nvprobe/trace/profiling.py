@@ -69,7 +69,7 @@ DEFAULT_COSTS = RecordCosts(
 
 @dataclass(frozen=True, slots=True)
 class ProfilingCost:
-    """The ``run.json`` of a capture, as far as it tells what profiling cost."""
+    """The ``run.json`` of a capture, as far as it says what profiling cost."""
 
     backend: Literal["nsys", "torch"]
     bare: StepTime | None

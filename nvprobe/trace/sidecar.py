@@ -157,7 +157,7 @@ class CompileSpan:
 
 @dataclass(frozen=True, slots=True)
 class SyncSource:
-    """A line that makes the host wait for the GPU, as torch's own warning tells."""
+    """A line that makes the host wait for the GPU, as torch's own warning says."""
 
     process: int
     source: str

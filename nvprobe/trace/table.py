@@ -33,7 +33,7 @@ NO_ROW = -1
 NO_NAME = -1
 """A string column without a value."""
 NO_DEVICE = -1
-"""An op whose device the source does not tell."""
+"""An op whose device the source does not record."""
 OPEN = int(np.iinfo(np.int64).max)
 """The end of a range that was never closed: it is open to the end of the capture."""
 NO_PAYLOAD = int(np.iinfo(np.int64).min)

@@ -194,18 +194,18 @@ def test_truncation_anywhere_keeps_every_event_before_it(
         (lambda t: t.replace("step 3", r"C:\dir \step", 1), "C:\\dir \\step"),
     ],
 )
-def test_a_broken_name_is_mended(tmp_path: Path, fault: Any, name: str) -> None:
+def test_a_broken_name_is_repaired(tmp_path: Path, fault: Any, name: str) -> None:
     trace = load_kineto(write(tmp_path, fault(document(*EVENTS))))
     assert trace.text(trace.ranges.name[0]) == name
     assert len(trace.ops) == 2
-    assert any("mended 1 event of" in warning for warning in trace.warnings)
+    assert any("repaired 1 event of" in warning for warning in trace.warnings)
 
 
-def test_invalid_utf8_is_mended(tmp_path: Path) -> None:
+def test_invalid_utf8_is_repaired(tmp_path: Path) -> None:
     text = document(*EVENTS).encode().replace(b"step 3", b"step\xff 3", 1)
     trace = load_kineto(write(tmp_path, text))
     assert trace.text(trace.ranges.name[0]) == "step\ufffd 3"
-    assert any("mended 1 event of" in warning for warning in trace.warnings)
+    assert any("repaired 1 event of" in warning for warning in trace.warnings)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "inf", "-nan"])
@@ -217,7 +217,7 @@ def test_a_number_that_is_none_costs_no_event(tmp_path: Path, number: str) -> No
     assert trace.texts(trace.ops.name) == ["void a::gemm NaN <int>(float*)", "Memcpy HtoD"]
     assert trace.ops.stream.tolist() == [9, 9]
     assert trace.ops.correlation.tolist() == [4, 5]
-    assert any("mended 1 event of invalid JSON" in warning for warning in trace.warnings)
+    assert any("repaired 1 event of invalid JSON" in warning for warning in trace.warnings)
     assert not any("lost" in warning for warning in trace.warnings)
 
 
@@ -225,7 +225,7 @@ def test_half_a_surrogate_pair_costs_a_character(tmp_path: Path) -> None:
     text = document(*EVENTS).replace("step 3", r"\ud800 \ud83d\ude00 \\ud800 \udc00", 1)
     trace = load_kineto(write(tmp_path, text))
     assert trace.text(trace.ranges.name[0]) == "\ufffd \U0001f600 \\ud800 \ufffd"
-    assert any("mended 1 event of" in warning for warning in trace.warnings)
+    assert any("repaired 1 event of" in warning for warning in trace.warnings)
 
 
 @pytest.mark.parametrize("close", ["]", ""])

@@ -2,7 +2,7 @@
 
 The file is read as a stream in pieces of about two megabytes; its Python objects live for one
 piece. A torch trace is one process; its time zero here is the last whole second before its first
-event, and ``origin_ns`` tells that second as UTC.
+event, and ``origin_ns`` is that second as UTC.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load_kineto(
     """Read one torch.profiler trace, plain or compressed, whole or damaged.
 
     With ``python_stacks`` the Python frames are read too (``Trace.frames``); they are most of a
-    trace that was recorded ``with_stack``. What is broken in the file is skipped, counted and told
+    trace that was recorded ``with_stack``. What is broken is skipped, counted and reported
     in ``Trace.warnings``. ``label`` is the rank to read of a file that several were merged into.
     Raises :class:`MergedRanks` where it is missing, :class:`~nvprobe.errors.InputError` where
     nothing can be read.

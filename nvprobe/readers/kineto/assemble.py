@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.readers.input_errors import base_name, counted, printable, shown
-from nvprobe.readers.kineto.captures import Captured, captured_nodes, untold_captures
+from nvprobe.readers.kineto.captures import Captured, captured_nodes, unknown_captures
 from nvprobe.readers.kineto.collect import COUNTERS, Collector
 from nvprobe.readers.kineto.events import (
     copy_of,
@@ -119,7 +119,7 @@ class _Assembly:
         ranges, operators = self._ranges()
         self._let_go("operators", "annotations", "modules")
         captured = self._captured()
-        missing += untold_captures(captured.node, captured.created)
+        missing += unknown_captures(captured.node, captured.created)
         calls, ops, syncs = self._calls(), self._ops(captured.node), self._syncs()
         nodes = captured.table(calls.process, calls.thread, calls.start)
         devices = device_table(self.about, self.device_ids, self.names.__getitem__)
@@ -365,13 +365,13 @@ class _Assembly:
         return (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
 
     def _source(self) -> Source:
-        told = {key: str(self.about[key])[:40] for key in _VERSIONS if key in self.about}
+        versions = {key: str(self.about[key])[:40] for key in _VERSIONS if key in self.about}
         if len(self.ids.pids) > 1 and self.damage.lost and not self.damage.documents:
             self.notes.append(
                 f"{shown(self.path)}: several writers (processes) wrote into this one broken file; "
                 "give each rank a file of its own"
             )
-        return Source("torch-trace", base_name(self.path), None, self.damage.lost, told)
+        return Source("torch-trace", base_name(self.path), None, self.damage.lost, versions)
 
     def _strings(self) -> pa.StringArray:
         try:

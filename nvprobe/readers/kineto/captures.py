@@ -3,7 +3,7 @@
 A torch trace does not record the creation of graph nodes. It records the launches of the capture,
 which start nothing then, and the ops of each replay. Where a capture ended before a replay, both
 have as many kernels, copies and sets in the same order, and the replay ran on one stream (so its
-order is that of the capture), the n-th op is the n-th launch. Anything else stays untold.
+order is that of the capture), the n-th op is the n-th launch. Anything else stays unknown.
 
 A capture can also lie in an earlier trace of the same process (another cycle of its profiler). What
 was captured between the two files was recorded by neither, so a replay is only led there where a
@@ -28,7 +28,7 @@ __all__ = [
     "captured_nodes",
     "latest",
     "only",
-    "untold_captures",
+    "unknown_captures",
     "with_earlier_captures",
 ]
 
@@ -114,7 +114,7 @@ def _made(capture: int, count: int) -> Column:
     return nodes
 
 
-def untold_captures(node: Column, created: Column) -> tuple[Missing, ...]:
+def unknown_captures(node: Column, created: Column) -> tuple[Missing, ...]:
     """What is said of replayed ops whose capture is not known; ``created`` are the known nodes."""
     count = int(np.count_nonzero((node > 0) & ~np.isin(node, created)))
     if not count:
@@ -214,8 +214,8 @@ def with_earlier_captures(trace: Trace) -> Trace:
     ops = dataclasses.replace(trace.ops, graph_node=node)
     joined = _end_to_end([one for one in (trace.graph_nodes, *tables) if len(one)])
     others = tuple(one for one in trace.missing if one.what != CAPTURE)
-    untold = untold_captures(node, joined.node)
-    told = (
+    unknown = unknown_captures(node, joined.node)
+    guessed = (
         f"{led} operations of CUDA graphs were led to a capture in an earlier trace, the only one "
         "that has as many kernels, copies and sets in their order",
     )
@@ -223,8 +223,8 @@ def with_earlier_captures(trace: Trace) -> Trace:
         trace,
         ops=ops,
         graph_nodes=joined,
-        missing=(*others, *untold),
-        warnings=(*trace.warnings, *(told if led else ())),
+        missing=(*others, *unknown),
+        warnings=(*trace.warnings, *(guessed if led else ())),
     )
 
 
@@ -234,8 +234,8 @@ def _of_process(
     """(ops, their nodes, creations of these) of the files of one process."""
     mine = np.flatnonzero(np.isin(ops.process, files))
     called = np.flatnonzero(np.isin(calls.process, files))
-    untold = (ops.graph_node[mine] > 0) & ~_created(trace.graph_nodes, ops, mine)
-    if not untold.any():
+    unknown = (ops.graph_node[mine] > 0) & ~_created(trace.graph_nodes, ops, mine)
+    if not unknown.any():
         return None
     names, code = np.unique(calls.name[called], return_inverse=True)
     found = captured_nodes(
@@ -253,10 +253,10 @@ def _of_process(
             "correlation": _apart(calls.process[called], calls.correlation[called]),
         },
         [text or "" for text in trace.texts(names)],
-        np.where(untold, ops.graph_node[mine], 0),
+        np.where(unknown, ops.graph_node[mine], 0),
         only,
     )
-    led = untold & np.isin(found.node, found.created)
+    led = unknown & np.isin(found.node, found.created)
     if not led.any():
         return None
     maker = called[found.call]

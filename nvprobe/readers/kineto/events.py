@@ -139,7 +139,7 @@ class InexactTimes(Exception):
 def nanoseconds(values: list[Any]) -> Column:
     """int64 ns of times in µs, exactly; raises :class:`InexactTimes` where floats cannot be.
 
-    A time no int64 can hold is no time: 0.
+    A time that does not fit an int64 becomes 0.
     """
     micro = np.array(values, np.float64)
     micro[~(np.abs(micro) < _LARGEST)] = 0
@@ -231,8 +231,8 @@ def short_kernel(name: str) -> str:
 def graph_nodes(ops: dict[str, Column], calls: dict[str, Column], names: Sequence[str]) -> Column:
     """int64 node id per op, 0 for ops that no graph launch started.
 
-    A torch trace tells a graph's node only since CUPTI 12 (and counts from 0), so the launch call
-    decides; where it tells no node, ops are numbered within their launch.
+    A torch trace has a graph's node only since CUPTI 12 (and counts from 0), so the launch call
+    decides; where it has none, ops are numbered within their launch.
     """
     roles = roles_of_names(pa.array(names, pa.string()))
     launches = roles[calls["name"]] == CallRole.GRAPH_LAUNCH
@@ -243,9 +243,9 @@ def graph_nodes(ops: dict[str, Column], calls: dict[str, Column], names: Sequenc
     first = np.flatnonzero(np.diff(correlation, prepend=-(1 << 31)))
     lengths = np.diff(first, append=len(order))
     nodes[order] = np.arange(len(order)) - np.repeat(first, lengths) + 1
-    told = rows[ops["graph_node"][rows] >= 0]
-    graph = np.maximum(ops["graph"][told], 0).astype(np.int64)
-    nodes[told] = (graph << 32) + ops["graph_node"][told] + 1
+    known = rows[ops["graph_node"][rows] >= 0]
+    graph = np.maximum(ops["graph"][known], 0).astype(np.int64)
+    nodes[known] = (graph << 32) + ops["graph_node"][known] + 1
     return nodes
 
 

@@ -28,7 +28,7 @@ class Damage:
     """What of a file could not be read as it stands."""
 
     lost: int = 0
-    mended: int = 0
+    repaired: int = 0
     documents: int = 0
     cut: bool = False
     """The text ends before the event list does."""
@@ -37,33 +37,33 @@ class Damage:
 
     def warnings(self, file: str) -> list[str]:
         """What a user should know, one sentence each."""
-        told = []
+        warnings = []
         if self.lost:
             lost = counted(self.lost, "broken event")
-            told.append(f"{file}: lost {lost} that could not be read")
-        if self.mended:
-            told.append(
-                f"{file}: mended {counted(self.mended, 'event')} of invalid JSON "
+            warnings.append(f"{file}: lost {lost} that could not be read")
+        if self.repaired:
+            warnings.append(
+                f"{file}: repaired {counted(self.repaired, 'event')} of invalid JSON "
                 "(control characters, UTF-8, backslashes, quotes or NaN)"
             )
         if self.damaged and self.cut:
-            told.append(f"{file}: the compressed data are corrupt; what follows is lost")
+            warnings.append(f"{file}: the compressed data are corrupt; what follows is lost")
         elif self.damaged:
-            told.append(
+            warnings.append(
                 f"{file}: the compressed data are corrupt (the checksum does not fit): "
                 "some events may have been altered; copy the file again"
             )
         elif self.cut:
-            told.append(
+            warnings.append(
                 f"{file}: truncated, the events after the cut are lost "
                 "(did the process end while it was writing?)"
             )
         if self.documents:
-            told.append(
+            warnings.append(
                 f"{file}: several writers wrote into this one file; "
                 "give each rank a file of its own"
             )
-        return told
+        return warnings
 
 
 @dataclass
@@ -157,7 +157,7 @@ def _collect_sound(piece: bytes, decoder: _Decoder, damage: Damage, stream: Even
     """Collect what is sound in a broken piece; the event it ends in the middle of."""
     found = salvage(piece)
     damage.lost += found.lost
-    damage.mended += found.mended
+    damage.repaired += found.repaired
     damage.documents += found.documents
     damage.lost += _collect_all(found.events, decoder)
     if found.tail is not None:

@@ -1,7 +1,7 @@
 """What can be read of a piece of a torch trace that is not valid JSON.
 
 Every object that starts like an event is tried by itself: as it stands, then with the faults that
-profilers have written into it mended (in names control characters, invalid UTF-8, lone backslashes,
+profilers have put into it repaired (in names control characters, invalid UTF-8, lone backslashes,
 quotes that were not escaped; numbers that are none). What cannot be read is counted, never guessed.
 """
 
@@ -45,8 +45,8 @@ class Salvage:
 
     events: list[bytes] = field(default_factory=list)
     """Texts of whole events, valid JSON."""
-    mended: int = 0
-    """Events that were readable only after a fault in them was mended."""
+    repaired: int = 0
+    """Events that were readable only after a fault in them was repaired."""
     lost: int = 0
     """Events that could not be read."""
     unfinished: str = ""
@@ -93,17 +93,17 @@ def _read(text: str, start: int, limit: int, found: Salvage, *, last: bool, garb
     try:
         _, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        return _mend(text[start:limit], limit, found, last=last)
+        return _repair(text[start:limit], limit, found, last=last)
     body = text[start:end]
     clean = "".join(_escaped(body)) if not body.isprintable() else body
     clean = _without_half_pairs(clean)
-    found.mended += (clean != body) or (garbled and "\ufffd" in body)
+    found.repaired += (clean != body) or (garbled and "\ufffd" in body)
     found.events.append(clean.encode(errors="replace"))
     return end
 
 
-def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
-    """Try the event with its texts mended."""
+def _repair(body: str, limit: int, found: Salvage, *, last: bool) -> int:
+    """Try the event with its texts repaired."""
     backslashes = _LONE_BACKSLASH.sub(r"\\\\", body)
     quotes = _with_quotes_escaped(backslashes)
     readings = (read(text) for read in (str, _without_no_numbers) for text in (backslashes, quotes))
@@ -114,7 +114,7 @@ def _mend(body: str, limit: int, found: Salvage, *, last: bool) -> int:
             continue
         clean = _without_half_pairs("".join(_escaped(candidate[:end])))
         found.events.append(clean.encode(errors="replace"))
-        found.mended += 1
+        found.repaired += 1
         return limit
     if last and _is_open(quotes):
         found.unfinished = body

@@ -38,7 +38,7 @@ _LIST_END = re.compile(rb"(?:\}|\A)\s*(\])\s*(?=,\s*\"|\}\s*$|$)")
 def inflate(path: Path, faults: list[str]) -> Iterator[bytes]:
     """The file's text in blocks, decompressed if it is gzip under any name.
 
-    What ends early or is damaged is told by appending a word to ``faults``: ``cut`` or ``damaged``.
+    What ends early or is damaged appends a word to ``faults``: ``cut`` or ``damaged``.
     """
     with path.open("rb") as file:
         magic = file.read(2)
@@ -95,7 +95,7 @@ class EventStream:
         self.head = b""
         self.tail = b""
         self.beginning = b""
-        """The first bytes of the text, which tell a file of another kind."""
+        """The first bytes of the text, by which a file of another kind is known."""
         self.faults: list[str] = []
         """Why the file ended before its event list did: ``cut`` or ``damaged``."""
         self.size = 0

@@ -52,8 +52,8 @@ def read_generic_metrics(
     rows = tables.read("GENERIC_EVENTS") if types is not None and len(types) else None
     if types is None or rows is None:
         return None
-    raw, told = rows.ints("rawTimestamp", UNKNOWN), rows.ints("timestamp", UNKNOWN)
-    time, kind = np.where(told == UNKNOWN, raw, told), rows.ints("typeId", UNKNOWN)
+    raw, converted = rows.ints("rawTimestamp", UNKNOWN), rows.ints("timestamp", UNKNOWN)
+    time, kind = np.where(converted == UNKNOWN, raw, converted), rows.ints("typeId", UNKNOWN)
     sampled = np.flatnonzero(np.isin(kind, types) & possible(time))
     texts = pc.fill_null(rows.texts("data").take(pa.array(sampled)), "")
     parsed = _parsed(texts, exported.warnings)

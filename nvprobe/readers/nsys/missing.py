@@ -62,12 +62,12 @@ def _gpu(trace: Trace) -> Iterator[Missing]:
 
 def _said(trace: Trace) -> str:
     """What the capture itself gives as a reason: its errors, and its warnings about CUDA."""
-    told = [
+    texts = [
         printable(text, 400)
         for severity, text in trace.diagnostics
         if severity >= _ERROR or (severity == _WARNING and "CUDA" in text)
     ]
-    return f"; the capture itself says: {' '.join(told)}" if told else ""
+    return f"; the capture itself says: {' '.join(texts)}" if texts else ""
 
 
 def _calls(trace: Trace) -> Iterator[Missing]:
@@ -138,7 +138,7 @@ def _rest(trace: Trace) -> Iterator[Missing]:
     if trace.origin_ns is None:
         yield Missing(
             "session start",
-            "the export does not tell when the capture began, so it cannot share a clock with "
+            "the export does not say when the capture began, so it cannot share a clock with "
             "other sources",
             "export the report again with a newer nsys",
         )
@@ -162,7 +162,7 @@ def _bytes(trace: Trace) -> Iterator[Missing]:
         yield Missing(
             "structured NVTX payloads",
             "their layout is in the file, their bytes are not: messages and communicators of NCCL "
-            "and what else programs attached to ranges cannot be told",
+            "and what else programs attached to ranges cannot be read",
             again,
         )
 

@@ -34,7 +34,7 @@ def load_nsys_parquet(path: str | os.PathLike[str]) -> Trace:
 
 
 class FolderTables:
-    """The tables of one folder; files that are no known table are ignored."""
+    """The tables of one folder; other files are ignored."""
 
     def __init__(self, folder: Path) -> None:
         """Note the files; none is read yet."""

@@ -1,7 +1,7 @@
 """Layouts of structured NVTX payloads, as programs registered them and nsys exports them.
 
 What the numbers mean follows the payload extension of NVTX (``nvToolsExtPayload.h``); sizes are
-those of 64-bit Linux. A schema is known by its domain and id. Exports do not tell the process, so
+those of 64-bit Linux. A schema is known by its domain and id. Exports do not record the process, so
 one that two processes define differently cannot be used.
 """
 
@@ -128,7 +128,7 @@ class Schema:
     name: str | None
     layout: int
     size: int
-    """Bytes of a static one, 0 where it was not told."""
+    """Bytes of a static one, 0 where it is not recorded."""
     pack: int
     """Greatest alignment, 0 for the natural one."""
     entries: tuple[Entry, ...]
@@ -153,7 +153,7 @@ class Schemas:
     def extent(self, domain: int, entry: Entry, depth: int = 0) -> tuple[int, int] | None:
         """(bytes, alignment) of one element of an entry, ``None`` where that is not fixed.
 
-        ``depth`` counts the structures around it; of more than ``_DEEPEST`` nothing is told.
+        ``depth`` counts the structures around it; more than ``_DEEPEST`` have no known size.
         """
         if entry.indirect:
             return _POINTER, _POINTER
@@ -214,9 +214,9 @@ def _schemas(about: Rows | None, entries: Rows | None) -> dict[Key, Schema | Non
             facts.setdefault(key, set()).add((name, layout, _within(size), _within(pack)))
     out: dict[Key, Schema | None] = {}
     for key, ways in defined.items():
-        told = facts.get(key, {(None, Layout.STATIC.value, 0, 0)})
-        agreed = len(told) == 1 and all(way == ways[0] for way in ways)
-        out[key] = Schema(*next(iter(told)), ways[0]) if agreed else None
+        described = facts.get(key, {(None, Layout.STATIC.value, 0, 0)})
+        agreed = len(described) == 1 and all(way == ways[0] for way in ways)
+        out[key] = Schema(*next(iter(described)), ways[0]) if agreed else None
     return out
 
 

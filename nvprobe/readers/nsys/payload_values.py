@@ -152,7 +152,7 @@ class Decoder:
     _zeros: dict[int, Column] = field(default_factory=dict)
 
     def decode(self, domain: int, schema: Schema, part: Part) -> None:
-        """Read payloads of one schema; a bare union tells nothing of what it holds."""
+        """Read payloads of one schema; a bare union does not say what it holds."""
         self._left = _MOST_ENTRIES
         if schema.layout in (Layout.STATIC, Layout.DYNAMIC):
             self._struct(_Scope(domain, schema.name), schema, part)

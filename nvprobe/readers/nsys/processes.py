@@ -155,7 +155,7 @@ def _describe(keys: Column, listed: Rows | None) -> tuple[Column, pa.Array]:
 
 
 def _ranks(keys: Column, ranked: Rows | None) -> Column:
-    """The MPI rank that a thread of each process told."""
+    """The MPI rank that a thread of each process recorded."""
     ranks = np.full(len(keys), -1, np.int64)
     if ranked is not None:
         rows = _place(keys, process_key(ranked.ints("globalTid", UNKNOWN)))
@@ -198,7 +198,7 @@ class Gpus:
     names: Handle
     limits: dict[str, Column]
     ordinals: dict[tuple[int, int], int]
-    """(pid, CUDA ordinal) → physical id, where the file tells."""
+    """(pid, CUDA ordinal) → physical id, where the file has it."""
     index: ProcessIndex
 
     @classmethod
@@ -228,7 +228,7 @@ class Gpus:
         )
 
     def device(self, table: str, processes: Column) -> Column:
-        """int32 device row of each row of ``table``, ``NO_DEVICE`` where it tells none."""
+        """int32 device row of each row of ``table``, ``NO_DEVICE`` where it has none."""
         values, codes = self.index.exported.encoded(table, "deviceId")
         if not len(codes):
             return np.empty(0, np.int32)
@@ -278,7 +278,7 @@ def _sampled(exported: ExportRows, types: Column | None) -> set[int]:
 def _ordinals(
     mapped: Rows | None, gpus: Rows | None, cuda: Rows | None
 ) -> dict[tuple[int, int], int]:
-    """(pid, ordinal) → physical GPU: told outright since 2025, by PCI bus before."""
+    """(pid, ordinal) → physical GPU: recorded since 2025, by PCI bus before."""
     if mapped is not None and len(mapped):
         triples = zip(
             mapped.ints("pid", -1).tolist(),
@@ -300,7 +300,7 @@ def _ids(rows: Rows) -> list[int]:
 
 
 def _describe_gpus(rows: Rows) -> dict[int, dict[str, object]]:
-    """Name and limits by device id; what the table does not tell is left out."""
+    """Name and limits by device id; what the table does not have is left out."""
     columns: dict[str, list[object]] = {"name": rows.texts("name").to_pylist()}
     for limit, aliases in _LIMITS.items():
         for alias in aliases:

@@ -117,7 +117,7 @@ def _reason(report: Path, nsys: Nsys, error: ToolError) -> str:
 
 
 def written_by(report: Path) -> tuple[int, ...] | None:
-    """Version of the nsys that wrote a report, as its end tells it; ``None`` where it does not."""
+    """Version of the nsys that wrote a report, from its end; ``None`` where it is not there."""
     with report.open("rb") as file:
         file.seek(max(report.stat().st_size - _TAIL, 0))
         found = [m[1].decode() for m in _WRITER.finditer(file.read(_TAIL))]

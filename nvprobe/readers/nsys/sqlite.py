@@ -4,7 +4,7 @@ The file is opened immutable: no lock is taken, nothing is written and no ``-wal
 appears beside it. A database with unfinished transactions beside it (``-wal``, ``-journal``) is
 read from a private copy, where SQLite may finish or undo them.
 
-Only real tables are read, and never more rows than the file has room for: a view or a virtual table
+Only real tables are read, and never more rows than the file can hold: a view or a virtual table
 is computed, and pages that name one another make a table without end.
 """
 
@@ -50,7 +50,7 @@ _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 def load_nsys_sqlite(path: str | os.PathLike[str]) -> Trace:
     """The Trace of an SQLite export of any nsys from 2020 on.
 
-    Raises :class:`~nvprobe.errors.InputError` where the file is no such export, or damaged.
+    Raises :class:`~nvprobe.errors.InputError` where the file is not such an export, or damaged.
     """
     path = Path(path)
     with opened(path) as tables:
@@ -194,7 +194,7 @@ class SqliteTables:
         return Rows(pa.concat_tables(parts) if len(parts) > 1 else parts[0])
 
     def _check(self, table: str, rows: int, size: int) -> None:
-        """InputError where a table has more rows or bytes than the file has room for."""
+        """InputError where a table has more rows or bytes than the file can hold."""
         if rows > self._most:
             raise too_much(
                 self._given,
@@ -259,7 +259,7 @@ class SqliteTables:
         return pa.table(arrays, names=names)
 
     def _counted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-        """The rows of a cursor, as long as they are not more than the file has room for."""
+        """The rows of a cursor, as long as they are not more than the file can hold."""
         most, size = limits.unpacked(self._size), 0
         for row in cursor:
             size += sum(len(value) for value in row if isinstance(value, (str, bytes)))

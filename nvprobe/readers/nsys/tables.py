@@ -136,7 +136,7 @@ class StringPool:
     """Collects texts and makes them rows of one array.
 
     Equal texts share a row, except those of a large column that are nearly all different (as
-    torch's emit_nvtx writes them): finding their few twins would cost more than it saves, so
+    torch's emit_nvtx writes them): finding the few equal ones would cost more than it saves, so
     every one of them gets a row of its own. Everything happens in Arrow, without a Python string.
     """
 

@@ -18,14 +18,14 @@ from nvprobe.merging.sequence import Match
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
 from nvprobe.trace.cuda_calls import COPIES, LAUNCHES, SETS, CallRole, calls_with
 
-__all__ = ["Warp", "monotone", "warp_of"]
+__all__ = ["Alignment", "align", "monotone"]
 
 
 _STARTING = (*LAUNCHES, CallRole.HOST_FUNCTION, *COPIES, *SETS)
 
 
 @dataclass(frozen=True, slots=True)
-class Warp:
+class Alignment:
     """How times on each thread of the second run become times of the first."""
 
     threads: Column
@@ -44,7 +44,7 @@ class Warp:
         return out
 
 
-def warp_of(first: Attribution, second: Attribution, match: Match) -> Warp:
+def align(first: Attribution, second: Attribution, match: Match) -> Alignment:
     """Fixed points from matched kernels' calls, ranges of one name, and launches between those."""
     ours, theirs = first.trace.calls, second.trace.calls
     assert ours is not None
@@ -66,7 +66,7 @@ def warp_of(first: Attribution, second: Attribution, match: Match) -> Warp:
         )
         more_b, more_a = _between(fixed, (theirs, b, second.trace), (ours, a, first.trace))
         points.append(monotone(*fixed, *_edges(theirs, more_b, ours, more_a)))
-    return Warp(threads, [point[0] for point in points], [point[1] for point in points])
+    return Alignment(threads, [point[0] for point in points], [point[1] for point in points])
 
 
 def _edges(theirs: Calls, b: Column, ours: Calls, a: Column) -> tuple[Column, Column]:

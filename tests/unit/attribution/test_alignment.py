@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvprobe.merging.alignment import _mapped, monotone
 from nvprobe.merging.overlay import snapped
-from nvprobe.merging.warp import _mapped, monotone
 from nvprobe.trace import Ranges
 
 points = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=40)

@@ -14,11 +14,11 @@ import pyarrow as pa
 from nvprobe.attribution.labels import Labels, labels
 from nvprobe.trace import NO_ROW, Column, Operators, Ranges, RangeSource, Trace
 
-__all__ = ["Twins", "twins"]
+__all__ = ["SharedOperators", "shared_operators"]
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class SharedOperators:
     """Which ranges of a torch trace the profile has too."""
 
     doubled: Column
@@ -26,7 +26,7 @@ class Twins:
     partner: Column
     """int64 row of the profile's ranges for each of torch's, -1: the same call of it."""
     _numbers: dict[str, Column]
-    """Per range of the profile, the numbers that its label tells."""
+    """Per range of the profile, the numbers that its label has."""
 
     def numbered(self, table: Operators, partner: Column) -> Operators:
         """The table with the profile's own numbers, where ``partner`` is a row of its ranges."""
@@ -39,10 +39,12 @@ class Twins:
         )
 
 
-def twins(profile: Trace, torch: Trace, threads: Column) -> Twins:
+def shared_operators(profile: Trace, torch: Trace, threads: Column) -> SharedOperators:
     """Find the operators that both have; ``threads`` maps torch's threads to the profile's, -1."""
     ours, theirs = profile.ranges, torch.ranges
-    nothing = Twins(np.zeros(len(theirs), bool), np.full(len(theirs), NO_ROW, np.int64), {})
+    nothing = SharedOperators(
+        np.zeros(len(theirs), bool), np.full(len(theirs), NO_ROW, np.int64), {}
+    )
     if not len(ours):
         return nothing
     found = labels(profile.strings.cast(pa.string()))
@@ -53,11 +55,11 @@ def twins(profile: Trace, torch: Trace, threads: Column) -> Twins:
     recorded = np.isin(theirs.source, (RangeSource.OPERATOR, RangeSource.ANNOTATION))
     code = np.where(recorded, other[theirs.name], NO_ROW)
     partner = np.full(len(theirs), NO_ROW, np.int64)
-    mine, yours = _in_turn(own[ours.name], ours, code, theirs, threads)
+    mine, yours = _in_order(own[ours.name], ours, code, theirs, threads)
     partner[yours] = mine
     numbers = {"sequence": found.sequence, "external": found.operator_id}
     by_range = {column: np.append(values, -1)[ours.name] for column, values in numbers.items()}
-    return Twins(code >= 0, partner, by_range)
+    return SharedOperators(code >= 0, partner, by_range)
 
 
 def _codes(found: Labels, labeled: Column, ours: Ranges, torch: Trace) -> tuple[Column, Column]:
@@ -71,7 +73,7 @@ def _codes(found: Labels, labeled: Column, ours: Ranges, torch: Trace) -> tuple[
     return own, np.array([*other, NO_ROW], np.int64)
 
 
-def _in_turn(
+def _in_order(
     own: Column, ours: Ranges, other: Column, theirs: Ranges, threads: Column
 ) -> tuple[Column, Column]:
     """Rows of both, k-th with k-th of a name on a thread, where both have as many."""
