@@ -33,7 +33,7 @@ NO_LAST_STEP = 2**62
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 _ROWS = (
     *("processes", "threads", "devices", "geometry", "operators", "ops", "ranges", "calls"),
-    "payloads",
+    *("payloads", "messages"),
 )
 """Tables that others refer to by row, or that are filtered by rules of their own."""
 _ALWAYS = (
@@ -137,6 +137,7 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
         "calls": trace.calls.take(calls),
         "ops": trace.ops.take(ops),
         "geometry": _referring(trace.geometry, "op", ops),
+        "messages": _referring(trace.messages, "op", ops),
         "ranges": cut,
         "payloads": sieve.payloads(trace.payloads, ranges),
     }

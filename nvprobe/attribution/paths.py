@@ -211,7 +211,8 @@ class OpenPaths:
     def with_initiator(self, thread: Column, time: Column, own: Column) -> Column:
         """Rule 2, given rule 1's answer: put the initiating thread's path before autograd's."""
         path = own.copy()
-        backward = np.flatnonzero((thread >= 0) & self.autograd[thread])
+        known = np.flatnonzero(thread >= 0)
+        backward = known[self.autograd[thread[known]]]
         if len(backward):
             head = self.on_thread(self.initiator(thread[backward]), time[backward])
             path[backward] = self.trie.compose(head, path[backward])
@@ -261,7 +262,8 @@ class OpenPaths:
     def opened_after(self, thread: Column, time: Column, since: Column) -> Column:
         """Path of the ranges open at ``time`` (rules 1, 2) that started after ``since``; -1."""
         path = self._opened_after(thread, time, since)
-        backward = np.flatnonzero((thread >= 0) & self.autograd[thread])
+        known = np.flatnonzero(thread >= 0)
+        backward = known[self.autograd[thread[known]]]
         if len(backward):
             head = self._opened_after(
                 self.initiator(thread[backward]), time[backward], since[backward]

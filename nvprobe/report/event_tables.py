@@ -29,6 +29,7 @@ from nvprobe.trace import (
     GraphNodes,
     Marks,
     MemoryEvents,
+    Messages,
     Ops,
     OsCalls,
     Overheads,
@@ -152,6 +153,7 @@ TABLES: Mapping[str, EventTable] = {
         *_OWNER,
     ),
     "geometry": _table("geometry", Geometry),
+    "messages": _table("messages", Messages),
     "range_events": _with(
         _table("ranges", Ranges, "Ranges: NVTX push/pop, and what torch traces have of them."),
         *_PLACE,

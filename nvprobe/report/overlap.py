@@ -111,10 +111,11 @@ class Collective(Row, frozen=True):
     gpu_ns: Annotated[int, ns("sum of their durations")]
     exposed_ns: Annotated[int, ns("of this, without compute beside it")]
     longest_ns: Annotated[int, ns("the longest")]
-    messages: Annotated[int | None, is_("messages of NCCL (docs/inputs.md#payloads)")]
+    messages: Annotated[int | None, is_("messages of NCCL or torch (docs/inputs.md#payloads)")]
     bytes: Annotated[int | None, size("what they carry")]
     known_ops: Annotated[int | None, is_("kernels whose messages are known")]
-    communicators: Annotated[list[str] | None, is_("communicators of the messages")]
+    told_ops: Annotated[int | None, is_("the same as `known_ops`, by its name of before `/2`")]
+    communicators: Annotated[list[str] | None, is_("communicators or process groups of these")]
     reductions: Annotated[list[str | None] | None, is_("their reductions: `sum`, `max`, …")]
     peers: Annotated[list[int] | None, is_("ranks of point-to-point messages")]
 
@@ -174,10 +175,10 @@ def collectives(analysis: Analysis) -> list[Collective] | None:
 
 
 def _messages(analysis: Analysis, waits: Waits) -> dict[str, Sequence[Any]]:
-    """What NCCL says of its messages; null where the capture has none of its payloads."""
+    """What NCCL or torch says of messages; null where the capture has neither."""
     trace, table, carried = analysis.attribution.trace, waits.collectives, waits.messages
     if carried is None:
-        names = "messages bytes known_ops communicators reductions peers"
+        names = "messages bytes known_ops told_ops communicators reductions peers"
         return {name: [None] * len(table) for name in names.split()}
     row, found = carried.row, carried.messages
     known = found.communicator != NO_PAYLOAD
@@ -186,8 +187,14 @@ def _messages(analysis: Analysis, waits: Waits) -> dict[str, Sequence[Any]]:
         "messages": table.messages.tolist(),
         "bytes": [size if size >= 0 else None for size in table.bytes.tolist()],
         "known_ops": table.told.tolist(),
+        "told_ops": table.told.tolist(),
         "communicators": [
-            [f"0x{c:016x}" for c in group] for group in _each(row[known], number[known], len(table))
+            [f"0x{c:016x}" for c in communicators] + trace.texts(np.array(groups, np.int64))
+            for communicators, groups in zip(
+                _each(row[known], number[known], len(table)),
+                _each(row, found.group, len(table), NO_NAME),
+                strict=True,
+            )
         ],
         "reductions": [
             trace.texts(np.array(group, np.int64))

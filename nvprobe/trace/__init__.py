@@ -31,6 +31,7 @@ from nvprobe.trace.gpu import (
     Geometry,
     GraphNodes,
     MemoryEvents,
+    Messages,
     OpKind,
     Ops,
     PageFaults,
@@ -91,6 +92,7 @@ __all__ = [
     "GraphNodes",
     "Marks",
     "MemoryEvents",
+    "Messages",
     "Missing",
     "OpKind",
     "Operators",
@@ -132,6 +134,7 @@ class Trace:
     ops: Ops = field(default_factory=Ops.absent)
     geometry: Geometry = field(default_factory=Geometry.absent)
     ranges: Ranges = field(default_factory=Ranges.absent)
+    messages: Messages = field(default_factory=Messages.absent)
     operators: Operators = field(default_factory=Operators.absent)
     spans: Spans = field(default_factory=Spans.absent)
     marks: Marks = field(default_factory=Marks.absent)

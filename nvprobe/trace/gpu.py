@@ -14,6 +14,7 @@ __all__ = [
     "Geometry",
     "GraphNodes",
     "MemoryEvents",
+    "Messages",
     "OpKind",
     "Ops",
     "PageFaults",
@@ -97,6 +98,17 @@ class Geometry(Table):
     dynamic_shared: Column = column(
         "i4", "shared memory per block that the launch adds", unit="bytes", missing=-1
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Messages(Table):
+    """What communicating kernels carry, where the profiler says it of the kernel itself."""
+
+    op: Column = row_of("ops", "the kernel", dtype="i8")
+    bytes: Column = column("i8", "size", unit="bytes")
+    group: Column = name_of("process group")
+    sequence: Column = column("i8", "number of the collective in its group", missing=-1)
+    peer: Column = column("i8", "other rank of a point-to-point message", missing=-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ CASES = CORPUS / "cases"
 WAITING = {
     "k41": "steps of inference engines",
     "k42": "steps of inference engines",
-    "k46": "message sizes of torch traces",
     "n25": "nvprobe redact",
     "n31": "nvprobe compare",
     "n31_noise": "nvprobe compare",

@@ -5,7 +5,8 @@ Communication that nothing hides: per path, per collective.
 *Exposed* is communication with no compute running beside it on its device; a copy beside it hides
 nothing. Definition: docs/attribution.md, "Overlap". Oracle: tests/oracle_overlap.py.
 
-Which message each NCCL kernel carries, by what NCCL attached to its own ranges.
+Which message each kernel carries, by what torch says of the kernel itself, else by what NCCL
+attached to its own ranges.
 
 NCCL attaches size, communicator, reduction and peer to the range of every call. A kernel that is
 launched inside such a range carries that message. In a group (``ncclGroupStart`` to
@@ -169,6 +170,8 @@ class Messages(Table):
     bytes: Column = column("i8")
     communicator: Column = column("i8")
     """64 bits that name the communicator, ``NO_PAYLOAD`` where it was not attached."""
+    group: Column = column("i4")
+    """Torch's name of the process group: row of the trace's strings, ``NO_NAME`` for none."""
     reduction: Column = column("i4")
     """``Sum`` and so on: row of the trace's strings, ``NO_NAME`` for none."""
     peer: Column = column("i8")
@@ -178,9 +181,11 @@ class Messages(Table):
 def carried_messages(attribution: Attribution, talks: Column) -> Messages | None:
     """Every message whose operation is told; ``talks`` are the rows of communicating ops.
 
-    ``None`` where the capture has no payloads of NCCL.
+    ``None`` where the capture has neither torch's messages nor payloads of NCCL.
     """
     trace = attribution.trace
+    if trace.messages.recorded:
+        return _said_of_kernels(trace, talks)
     ranges, messages = _messages(trace, trace.payloads)
     if not len(messages):
         return None
@@ -198,6 +203,19 @@ def carried_messages(attribution: Attribution, talks: Column) -> Messages | None
     _grouped(groups, op, sent, launch, called, inside)
     told = Messages(**{**messages.columns(), "op": op})
     return told.take(op != NO_ROW)
+
+
+def _said_of_kernels(trace: Trace, talks: Column) -> Messages:
+    """Messages of torch, each recorded with its kernel."""
+    said = trace.messages.take(np.isin(trace.messages.op, talks))
+    return Messages(
+        op=said.op,
+        bytes=said.bytes,
+        communicator=np.full(len(said), NO_PAYLOAD),
+        group=said.group,
+        reduction=np.full(len(said), NO_NAME),
+        peer=said.peer,
+    )
 
 
 def _messages(trace: Trace, payloads: Payloads) -> tuple[Column, Messages]:
@@ -227,6 +245,7 @@ def _messages(trace: Trace, payloads: Payloads) -> tuple[Column, Messages]:
         op=np.full(len(sized), NO_ROW),
         bytes=payloads.integer[sized],
         communicator=beside(COMMUNICATOR, payloads.integer, NO_PAYLOAD),
+        group=np.full(len(sized), NO_NAME),
         reduction=beside(REDUCTION, payloads.text, NO_NAME),
         peer=beside(PEER, payloads.integer, -1),
     )

@@ -241,7 +241,8 @@ def _inserted(gaps: Gaps, gap: Column, time: Column) -> GapParts:
 def borders_of_ranges(attribution: Attribution, gaps: Gaps) -> Iterator[Cut]:
     """(gap, time) of every begin and end of a range on the gap's thread (rules 1 and 2)."""
     head = np.full(len(gaps), NO_ROW, np.int32)
-    inherits = (gaps.thread != NO_ROW) & attribution.autograd[gaps.thread]
+    inherits = gaps.thread != NO_ROW
+    inherits[inherits] = attribution.autograd[gaps.thread[inherits]]
     head[inherits] = attribution.open.initiator(gaps.thread[inherits])
     return borders(gaps, (gaps.thread, head), *ends(attribution.open.nesting))
 

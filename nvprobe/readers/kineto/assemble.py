@@ -18,6 +18,7 @@ from nvprobe.readers.kineto.events import (
     repeated,
     short_kernel,
 )
+from nvprobe.readers.kineto.messages import messages
 from nvprobe.readers.kineto.metadata import (
     HOSTED,
     Columns,
@@ -131,6 +132,7 @@ class _Assembly:
             calls=calls,
             ops=ops,
             geometry=geometry(self.rows["ops"]),
+            messages=messages(self.rows["ops"]),
             ranges=ranges,
             operators=operators,
             syncs=syncs,

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from nvprobe.readers.kineto.events import nanoseconds, nanoseconds_of_text
+from nvprobe.readers.kineto.messages import message_columns
 from nvprobe.trace import NO_NAME, Column
 
 __all__ = ["COUNTERS", "Collector", "Names"]
@@ -239,6 +240,7 @@ class Collector:
             "stream": _integers([a.stream if a.stream != -1 else a.queue for a in arguments]),
             **{f"grid_{axis}": grid[:, row] for row, axis in enumerate("xyz")},
             **{f"block_{axis}": block[:, row] for row, axis in enumerate("xyz")},
+            **message_columns(arguments, self.names.rows),
         }
 
     def _syncs(self, events: list[Any]) -> dict[str, Column]:

@@ -62,6 +62,13 @@ _NAMES = {
     "address": "Addr",
     "event": "wait_on_cuda_event_id",
     "sync_kind": "cuda_sync_kind",
+    "collective": "Collective name",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+    "group": "Process Group Name",
+    "seq": "Seq",
+    "source_rank": "Src Rank",
+    "target_rank": "Dst Rank",
 }
 
 
@@ -97,6 +104,14 @@ class Arguments(msgspec.Struct, gc=False, frozen=True, rename=_NAMES):
     name: str = ""
     queue: int = -1
     """What a stream is on an Intel GPU."""
+    collective: str = ""
+    elements_in: int = -1
+    elements_out: int = -1
+    dtype: str = ""
+    group: str = ""
+    seq: int = -1
+    source_rank: int = -1
+    target_rank: int = -1
     external_2020: int = -1
     shapes_2020: msgspec.Raw = msgspec.Raw()
 
