@@ -21,7 +21,9 @@ from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 __all__ = ["joined"]
 
 _TIMES = frozenset({"start", "end", "time", "end_time"})
-_NAMES = frozenset("name short_name domain category shapes types arguments metric group".split())
+_NAMES = frozenset(
+    ["name", "short_name", "domain", "category", "shapes", "types", "arguments", "metric", "group"]
+)
 _REFERENCES = {"op": "ops", "range": "ranges"}
 _THREADS = frozenset({"thread", "end_thread"})
 
