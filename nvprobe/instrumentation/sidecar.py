@@ -25,7 +25,7 @@ from typing import Any
 from nvprobe.errors import without_folders
 from nvprobe.instrumentation import emitter
 from nvprobe.instrumentation.sources import main_name
-from nvprobe.ranks import placement
+from nvprobe.placement import placement
 from nvprobe.version import __version__
 
 __all__ = ["close", "clock", "flush", "is_open", "lacking", "on_open", "open", "row", "write"]

@@ -48,7 +48,7 @@ from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.hooks import Hooks, after_import
 from nvprobe.instrumentation.sources import is_library, user_stack
-from nvprobe.ranks import placement
+from nvprobe.placement import placement
 
 if TYPE_CHECKING:
     from types import FrameType

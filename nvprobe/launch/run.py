@@ -39,7 +39,7 @@ from nvprobe.launch.verify import (
     no_step_inside,
 )
 from nvprobe.nsys import Nsys
-from nvprobe.ranks import Placement, placement
+from nvprobe.placement import Placement, placement
 from nvprobe.version import __version__
 
 __all__ = ["Outcome", "dry_run", "launch"]

@@ -24,7 +24,7 @@ from typing import Any
 
 from nvprobe.errors import UsageError
 from nvprobe.launch.redaction import redacted_words
-from nvprobe.ranks import Placement
+from nvprobe.placement import Placement
 
 __all__ = [
     "GRAPH_NODES",

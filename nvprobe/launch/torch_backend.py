@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvprobe.ranks import placement
+from nvprobe.placement import placement
 
 __all__ = ["TorchProfiler"]
 

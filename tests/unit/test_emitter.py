@@ -70,7 +70,7 @@ def test_neither_torch_nor_tables_are_imported(recorder: Recorder):
     code = """
         import sys
         sys.modules.update(dict.fromkeys(("torch", "pandas", "pyarrow", "adbc_driver_sqlite")))
-        import nvprobe.instrumentation.emitter, nvprobe.instrumentation.sidecar, nvprobe.ranks
+        import nvprobe.instrumentation.emitter, nvprobe.instrumentation.sidecar, nvprobe.placement
     """
     recorder.run(code)
 

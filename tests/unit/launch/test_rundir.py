@@ -19,7 +19,7 @@ from nvprobe.launch.rundir import (
     plain_words,
     write_json,
 )
-from nvprobe.ranks import Placement
+from nvprobe.placement import Placement
 
 
 def test_default_folders_never_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

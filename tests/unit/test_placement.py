@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvprobe.ranks import Placement, placement
+from nvprobe.placement import Placement, placement
 
 SLURM = {
     "SLURM_PROCID": "5",
