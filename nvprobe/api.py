@@ -38,6 +38,7 @@ _SHOWN = 15
 def analyze(
     *inputs: Input,
     index_rules: str | Sequence[str] = (),
+    step_names: str | Sequence[str] = (),
     processes: int | Sequence[int] = (),
     devices: int | Sequence[int] = (),
     threads: int | Sequence[int] = (),
@@ -51,7 +52,8 @@ def analyze(
     The filters are those of the command line (docs/inputs.md), one or several of each: pids,
     physical devices, thread ids, NVTX domains, paths with ``*``; ``(first, one after the last)``
     step, ``(begin, end)`` in ns. ``index_rules`` are regular expressions that take a number off
-    range names (groups ``name`` and ``index``).
+    range names (groups ``name`` and ``index``), ``step_names`` those of names that are steps
+    (docs/inference.md).
     Raises :class:`~nvprobe.errors.InputError` where an input cannot be used,
     :class:`~nvprobe.errors.UsageError` where a filter names what the capture does not have.
     """
@@ -63,6 +65,7 @@ def analyze(
         ranges=_texts("ranges", ranges),
         steps=None if steps is None else _window("steps", steps),
         time=None if time is None else _window("time", time),
+        step_names=_texts("step_names", step_names),
     )
     rules = _texts("index_rules", index_rules)
     return Results(analyze_attribution(select(_trace(inputs), selection, rules)))

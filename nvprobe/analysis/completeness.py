@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from nvprobe.analysis.kernels.work import convolutions_without_work
@@ -10,7 +12,7 @@ from nvprobe.analysis.replay.gate import Fidelity
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes
 from nvprobe.analysis.verdict import duration
-from nvprobe.attribution.model import Attribution, Method
+from nvprobe.attribution.model import Attribution, Kind, Method
 from nvprobe.trace import NO_ROW, Calls, Column, Missing, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
 
@@ -131,6 +133,7 @@ def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
     of_torch = any(source.kind == "torch-trace" for source in attribution.trace.sources)
     ways = ["give the profiler a schedule and call its step() in the loop"] if of_torch else []
     ways += ["loop over nvprobe.steps(loader)", 'open a range named "step N"']
+    ways += _step_pattern(attribution)
     why = "no range marks one; pauses and library ranges are not taken for steps"
     if attribution.outside is not None:
         why, ways = "no range inside the filters marks one", ["take the filters off", *ways]
@@ -139,6 +142,22 @@ def _steps(attribution: Attribution, steps: Steps) -> Missing | None:
         why,
         ", ".join(ways[:-1]) + f", or {ways[-1]}",
     )
+
+
+def _step_pattern(attribution: Attribution) -> list[str]:
+    """The option that makes steps of the repeated outermost range with most GPU time."""
+    tree, paths = attribution.tree, attribution.paths
+    calls = np.bincount(tree.path[~tree.folded & (tree.path >= 0)], minlength=len(paths.parent))
+    outer = np.isin(paths.kind, (Kind.USER, Kind.PHASE, Kind.MODULE)) & (paths.depth == 0)
+    owned = attribution.owner >= 0
+    root = paths.nearest(paths.depth == 0)[attribution.owner[owned]]
+    gpu_ns = np.bincount(root, attribution.duration[owned], len(paths.parent))
+    repeated = np.flatnonzero(outer & (calls >= 3))
+    if not len(repeated):
+        return []
+    best = repeated[np.lexsort((calls[repeated], gpu_ns[repeated]))[-1]]
+    name = str(paths.names[int(paths.name[best])])
+    return [f"name the range that is a step, as in --step-name '{re.escape(name)}.*'"]
 
 
 def _savings(replayed: Fidelity | None) -> Missing | None:

@@ -8,15 +8,18 @@ docs/attribution.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
 from nvprobe.trace import Column, Table, column
 
 __all__ = [
+    "UNITS",
     "UNKNOWN",
     "Copies",
     "DeviceUse",
+    "FoundBy",
     "Kernels",
     "PathQuantities",
     "SpanRows",
@@ -93,13 +96,44 @@ class Copies(Table):
     top_path: Column = column("i4")
 
 
+class FoundBy(IntEnum):
+    """How the steps of a process were found: the strongest evidence that there was."""
+
+    ENGINE = 0
+    """Names of an inference engine, or the user's own (``--step-name``)."""
+    MARK = 1
+    """Ranges of kind step: nvprobe's hooks, torch.profiler."""
+    NAME = 2
+    """Names that end in a step word."""
+    MODULE_CALL = 3
+    COMPILED_CALL = 4
+    GRAPH_LAUNCH = 5
+    READ_BACK = 6
+    """A value read back to the host, once a period."""
+    KERNEL_PERIOD = 7
+    """The period of the sequence of kernel names."""
+
+
+UNITS = {
+    FoundBy.ENGINE: "iteration",
+    FoundBy.MARK: "step",
+    FoundBy.NAME: "step",
+    FoundBy.MODULE_CALL: "call",
+    FoundBy.COMPILED_CALL: "call",
+    FoundBy.GRAPH_LAUNCH: "graph replay",
+    FoundBy.READ_BACK: "read-back",
+    FoundBy.KERNEL_PERIOD: "period",
+}
+"""What a step is, by how it was found."""
+
+
 @dataclass(frozen=True, slots=True)
 class Steps(Table):
-    """Training steps (requests, replays, ...) as the initiating threads opened them."""
+    """Training steps, tokens, iterations of a server, ... by process and time."""
 
     process: Column = column("i4")
     range: Column = column("i8")
-    """Row of ``trace.ranges``."""
+    """Row of ``trace.ranges``, -1 where no range marks it."""
     path: Column = column("i4")
     index: Column = column("i8")
     """The number in its name, else its position among the steps of its process."""
@@ -111,6 +145,18 @@ class Steps(Table):
     gpu_busy_ns: Column = column("i8")
     missing_launches: Column = column("i8")
     """Launch calls of this step without any GPU record: trust no idle figure where there are."""
+    found_by: Column = column("i1")
+    """:class:`FoundBy`."""
+    phase: Column = column("i1")
+    """:class:`~nvprobe.attribution.engines.StepPhase`; UNKNOWN for what is no inference."""
+    prefill_requests: Column = column("i8")
+    """UNKNOWN, as the next four, where nothing says."""
+    prefill_tokens: Column = column("i8")
+    decode_requests: Column = column("i8")
+    decode_tokens: Column = column("i8")
+    kv_tokens: Column = column("i8")
+    padded_requests: Column = column("i8")
+    """Requests that a CUDA graph computed for: the batch and its padding."""
     idle_ns: Column | None = column("i8", optional=True)
     """GPU idle time inside the step, over devices."""
 

@@ -67,10 +67,12 @@ class Selection:
     """First step and the one after the last."""
     time: tuple[int | None, int | None] | None = None
     """Begin and end in ns since the begin of the capture."""
+    step_names: tuple[str, ...] = ()
+    """Regular expressions of names that are steps; they filter nothing."""
 
     def __bool__(self) -> bool:
         """Whether anything is filtered."""
-        return self != Selection()
+        return dataclasses.replace(self, step_names=()) != Selection()
 
     def words(self) -> tuple[str, ...]:
         """The filters as a user gives them."""
@@ -91,7 +93,7 @@ def select(trace: Trace, selection: Selection, index_rules: Sequence[str] = ()) 
 
     Raises UsageError where a filter names what the capture does not have.
     """
-    whole = attribute(of_domains(trace, selection.domains), index_rules)
+    whole = attribute(of_domains(trace, selection.domains), index_rules, selection.step_names)
     return within(whole, selection) if selection else whole
 
 

@@ -2,7 +2,8 @@
 
 Training steps: which ranges they are, and what belongs to each.
 
-Definition (docs/attribution.md): the ranges of kind step on the initiating thread of a process,
+Definition (docs/attribution.md): on the initiating thread of a process the ranges that an inference
+engine names as its iterations, else the ranges of kind step,
 else its outermost ranges with a step-like name; a wait that found no batch is no step, nor is a
 part of one (``Optimizer.step``) or of a compilation. Ops belong to the step that was open on the
 initiating thread when they were called for.
@@ -15,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.analysis.grouping import distinct, sums
-from nvprobe.analysis.model import SpanRows, Steps, StepSpread
+from nvprobe.analysis.model import UNKNOWN, FoundBy, SpanRows, Steps, StepSpread
 from nvprobe.analysis.timelines import launches_kernels, process_timeline
+from nvprobe.attribution.engines import Batches, Role, parse
 from nvprobe.attribution.intervals import Instants, firsts, union_length
 from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
 from nvprobe.attribution.model import Attribution, Kind
@@ -29,7 +31,7 @@ __all__ = ["span_rows", "step_at", "step_spread", "steps"]
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
     """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""
     ranges, tree = attribution.trace.ranges, attribution.tree
-    rows = _step_ranges(attribution)
+    rows, found_by = _step_ranges(attribution)
     if not len(rows):
         return Steps.empty()
     process, start, end = ranges.process[rows], ranges.start[rows], tree.end[rows]
@@ -46,7 +48,25 @@ def steps(attribution: Attribution, lost_launches: Column) -> Steps:
         gpu_ns=own[1],
         gpu_busy_ns=own[2],
         missing_launches=_lost(attribution, lost_launches, process, start, end),
+        found_by=found_by,
+        **_batches(attribution, rows),
     )
+
+
+def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
+    """What the names of ranges tell of phases, requests and tokens, by column of `Steps`."""
+    names, place = np.unique(attribution.trace.ranges.name[rows], return_inverse=True)
+    texts = pa.array(attribution.trace.texts(names), pa.string())
+    known = parse(pc.fill_null(texts, ""), attribution.names.step_rules)
+    out = {}
+    for spec in Batches.column_schemas():
+        if spec.name == "iteration":
+            continue
+        values = np.full(len(names), 0 if spec.name == "phase" else UNKNOWN, spec.dtype)
+        told = known.batches.columns()[spec.name]
+        values[known.row] = told if spec.name == "phase" else np.where(told < 0, UNKNOWN, told)
+        out[spec.name] = values[place]
+    return out
 
 
 def step_spread(table: Steps) -> StepSpread | None:
@@ -63,26 +83,39 @@ def step_spread(table: Steps) -> StepSpread | None:
     )
 
 
-def _step_ranges(attribution: Attribution) -> Column:
-    """Rows of ``trace.ranges`` that are steps, by process and start."""
-    ranges, tree = attribution.trace.ranges, attribution.tree
+def _step_ranges(attribution: Attribution) -> tuple[Column, Column]:
+    """(rows of ``trace.ranges`` that are steps, how they were found), by process and start."""
+    ranges, tree, names = attribution.trace.ranges, attribution.tree, attribution.names
     leading = attribution.initiating[ranges.process] == ranges.thread
     candidates = np.flatnonzero(leading & ~tree.folded)
-    marked = tree.kind[candidates] == Kind.STEP
-    has_marked = np.zeros(len(attribution.trace.processes), bool)
-    has_marked[ranges.process[candidates[marked]]] = True
-    unmarked = candidates[~has_marked[ranges.process[candidates]]]
-    rows = np.concatenate([candidates[marked], _named_steps(attribution, unmarked)])
-    chosen = np.zeros(len(ranges), bool)
-    chosen[rows] = True
-    rows = rows[~_inside(attribution, rows, chosen)]
-    return rows[np.lexsort((ranges.start[rows], ranges.process[rows]))]
+    found = np.full(len(ranges), NO_ROW, np.int8)
+    if (names.role == Role.STEP).any():
+        known = names.role[attribution.paths.name[np.maximum(tree.path[candidates], 0)]]
+        engine = candidates[(known == Role.STEP) & (tree.path[candidates] >= 0)]
+        found[engine] = FoundBy.ENGINE
+        candidates = _of_others(attribution, candidates, engine)
+    marked = candidates[tree.kind[candidates] == Kind.STEP]
+    found[marked] = FoundBy.MARK
+    candidates = _of_others(attribution, candidates, marked)
+    found[_named_steps(attribution, candidates)] = FoundBy.NAME
+    rows = np.flatnonzero(found != NO_ROW)
+    rows = rows[~_inside(attribution, rows, found != NO_ROW)]
+    rows = rows[np.lexsort((ranges.start[rows], ranges.process[rows]))]
+    return rows, found[rows]
+
+
+def _of_others(attribution: Attribution, candidates: Column, found: Column) -> Column:
+    """Those of the candidates whose process has no step yet."""
+    process = attribution.trace.ranges.process
+    has = np.zeros(len(attribution.trace.processes), bool)
+    has[process[found]] = True
+    return candidates[~has[process[candidates]]]
 
 
 def _named_steps(attribution: Attribution, rows: Column) -> Column:
     """Those of ``rows`` that are steps by their name."""
     names, tree = attribution.names, attribution.tree
-    named = names.step_like & ~known_parts(names.names)
+    named = (names.step_like & ~known_parts(names.names)) | (names.role == Role.CALL)
     rows = rows[named[attribution.paths.name[tree.path[rows]]]]
     if not len(rows):
         return rows
@@ -103,7 +136,8 @@ def _phases_of_a_loop(attribution: Attribution, rows: Column, role: Column) -> C
     """
     tree, names, paths = attribution.tree, attribution.names, attribution.paths
     named = pc.is_in(pc.utf8_lower(names.names), pa.array(STEP_WORDS))
-    word = named.to_numpy(zero_copy_only=False)[paths.name[tree.path[rows]]]
+    sure = named.to_numpy(zero_copy_only=False) | (names.role == Role.CALL)
+    word = sure[paths.name[tree.path[rows]]]
     doubtful = np.flatnonzero((tree.index[rows] < 0) & ~word)
     out = np.zeros(len(rows), bool)
     if not len(doubtful):

@@ -29,12 +29,15 @@ __all__ = [
 ]
 
 
-def attribute(trace: Trace, index_rules: Sequence[str] = ()) -> Attribution:
+def attribute(
+    trace: Trace, index_rules: Sequence[str] = (), step_rules: Sequence[str] = ()
+) -> Attribution:
     """Attribute every GPU op of a trace.
 
-    ``index_rules``: further rules that take a number off a range name (see ``names.clean_names``).
+    ``index_rules``: further rules that take a number off a range name, ``step_rules``: further
+    names of steps (see ``names.clean_names``).
     """
-    tree, look_up, names = range_tree(trace, index_rules)
+    tree, look_up, names = range_tree(trace, index_rules, step_rules)
     call, owner, method = owners(trace, look_up)
     look_up.intern_all()
     valid = possible_times(trace.ops)

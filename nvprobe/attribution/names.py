@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.attribution.engines import Role, parse
 from nvprobe.attribution.labels import labels
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
@@ -66,23 +67,36 @@ class CleanNames:
     """int64 per original text: ``op_id``, -1."""
     step_like: Column
     """bool per clean name."""
+    role: Column
+    """int8 :class:`~nvprobe.attribution.engines.Role` per clean name, -1 for most."""
+    step_rules: tuple[str, ...] = ()
+    """The user's own names of steps (``--step-name``)."""
 
 
-def clean_names(texts: pa.StringArray, index_rules: Sequence[str] = ()) -> CleanNames:
+def clean_names(
+    texts: pa.StringArray, index_rules: Sequence[str] = (), step_rules: Sequence[str] = ()
+) -> CleanNames:
     """Clean the names of ranges.
 
     ``index_rules`` are regular expressions (RE2) with the groups ``name`` and ``index`` that match
-    a whole name; they are tried before the built-in rules. Raises UsageError for one that is not.
+    a whole name; they are tried before the built-in rules. ``step_rules`` are names of steps (see
+    ``engines.parse``). Raises UsageError for one that is not a rule.
     """
     found = labels(texts)
     # Distinct first: 1.5 M emit_nvtx texts are a few hundred names once the attributes are off.
     coded = found.names.dictionary_encode()
     code = coded.indices.to_numpy(zero_copy_only=False)
-    distinct, number = _split_index(coded.dictionary, tuple(index_rules))
+    known = parse(coded.dictionary, step_rules)
+    named = _replaced(coded.dictionary, known.row, known.names)
+    distinct, number = _split_index(named, tuple(index_rules))
+    number[known.row] = known.batches.iteration
     index = number[code]
     nameless = pc.equal(pc.utf8_trim_whitespace(distinct), "")
     again = pc.if_else(nameless, NO_TEXT, distinct).dictionary_encode()
-    code = again.indices.to_numpy(zero_copy_only=False)[code].astype(np.int32)
+    clean = again.indices.to_numpy(zero_copy_only=False)
+    role = np.full(len(again.dictionary), -1, np.int8)
+    role[clean[known.row]] = known.role
+    code = clean[code].astype(np.int32)
     step_like = pc.match_substring_regex(again.dictionary, _STEP_LIKE)
     return CleanNames(
         names=again.dictionary,
@@ -90,7 +104,9 @@ def clean_names(texts: pa.StringArray, index_rules: Sequence[str] = ()) -> Clean
         index=index,
         sequence=found.sequence,
         operator_id=found.operator_id,
-        step_like=step_like.to_numpy(zero_copy_only=False).astype(bool),
+        step_like=step_like.to_numpy(zero_copy_only=False).astype(bool) & (role != Role.PART),
+        role=role,
+        step_rules=tuple(step_rules),
     )
 
 
@@ -135,6 +151,8 @@ def _where(mask: pa.BooleanArray) -> Column:
 
 def _replaced(texts: pa.StringArray, rows: Column, values: pa.StringArray) -> pa.StringArray:
     """``texts`` with the given rows replaced."""
+    if not len(rows):
+        return texts
     if len(rows) == len(texts):
         return values
     mask = np.zeros(len(texts), bool)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.attribution.engines import Role
 from nvprobe.attribution.intervals import union_length
 from nvprobe.attribution.kinds import autograd_names, automatic_phases, range_kinds
 from nvprobe.attribution.model import Kind, RangeTree
@@ -27,11 +28,12 @@ from nvprobe.trace import NO_ROW, OPEN, Column, Ranges, Trace
 __all__ = ["EXHAUSTED", "autograd_threads", "initiating_threads", "range_tree"]
 
 
-def initiating_threads(trace: Trace, ranges: Ranges, end: Column) -> Column:
+def initiating_threads(trace: Trace, ranges: Ranges, end: Column, steps: Column) -> Column:
     """The initiating thread of each process: int32 thread row, -1 for a process without ranges.
 
-    It is the main thread (tid = pid) if that has ranges, else the
-    thread with the largest union of ranges (ties: lowest tid).
+    It is the thread with the steps of an inference engine (``steps``: bool per range), else the
+    main thread (tid = pid) if that has ranges, else the thread with the largest union of ranges
+    (ties: largest union, then lowest tid).
     """
     threads, processes = trace.threads, trace.processes
     out = np.full(len(processes), NO_ROW, np.int32)
@@ -42,11 +44,13 @@ def initiating_threads(trace: Trace, ranges: Ranges, end: Column) -> Column:
         return out
     length = union_length(ranges.thread, ranges.start, end, len(threads))
     is_main = threads.tid == processes.pid[threads.process]
+    has_steps = np.bincount(ranges.thread[steps], minlength=len(threads)) > 0
     order = np.lexsort(
         (
             -threads.tid[candidates],
             length[candidates],
             is_main[candidates],
+            has_steps[candidates],
         )
     )
     best_last = candidates[order]  # the last assignment to a process stays
@@ -71,18 +75,19 @@ EXHAUSTED = "data exhausted"
 
 
 def range_tree(
-    trace: Trace, index_rules: Sequence[str] = ()
+    trace: Trace, index_rules: Sequence[str] = (), step_rules: Sequence[str] = ()
 ) -> tuple[RangeTree, OpenPaths, CleanNames]:
     """Names, tree and open-path look-up of ``trace.ranges``."""
     ranges = trace.ranges
     captures = captured_ranges(trace)
-    text, capture_text, names = _names(trace, ranges, captures.name, index_rules)
+    text, capture_text, names = _names(trace, ranges, captures.name, index_rules, step_rules)
     code = names.code[text]
     sequence, operator_id = _torch_numbers(trace, names.sequence[text], names.operator_id[text])
     kind = range_kinds(trace, ranges, code, names.names, operator_id >= 0)
+    kind[names.role[code] == Role.MODULE] = Kind.MODULE
     end = _ends(trace, ranges)
     nesting = nest(ranges.thread, ranges.start, end, len(trace.threads))
-    initiating = initiating_threads(trace, ranges, end)
+    initiating = initiating_threads(trace, ranges, end, names.role[code] == Role.STEP)
     duplicate = (names.operator_id[text] >= 0) | automatic_phases(trace, ranges, kind)
     _rename_vain_waits(nesting, ranges, names.names, code, kind, duplicate)
     facts = RangeFacts(code, kind, ranges.domain, duplicate)
@@ -115,7 +120,11 @@ def range_tree(
 
 
 def _names(
-    trace: Trace, ranges: Ranges, captured: Column, index_rules: Sequence[str]
+    trace: Trace,
+    ranges: Ranges,
+    captured: Column,
+    index_rules: Sequence[str],
+    step_rules: Sequence[str],
 ) -> tuple[Column, Column, CleanNames]:
     """Each range's and captured range's row among the texts in use, and those texts cleaned."""
     used = np.zeros(len(trace.strings) + 1, bool)  # the last one stands for NO_NAME (-1)
@@ -128,7 +137,7 @@ def _names(
         texts = texts.take(pa.array(np.flatnonzero(used[:-1])))
     if used[-1]:
         texts = pa.concat_arrays([texts, pa.array(["(unnamed)"], texts.type)])
-    cleaned = clean_names(texts.cast(pa.string()), index_rules)
+    cleaned = clean_names(texts.cast(pa.string()), index_rules, step_rules)
     return row[ranges.name], row[captured], cleaned
 
 

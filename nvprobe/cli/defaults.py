@@ -30,7 +30,7 @@ __all__ = [
 
 _SHOWN_OR_MEASURED = """
 quiet verbose json depth kind hide filter sort rows kernels by
-process device thread domain range steps time index python-stacks
+process device thread domain range steps time step-name index python-stacks
 backend warmup delay duration annotate modules kernels-in-graphs graphs-whole gpu-metrics
 sync-lines no-sync-lines call-chains python-backtraces python-samples memory-usage os-calls
 with-torch-trace export ranks accurate no-analyze nsys-timeout nsys-start-timeout

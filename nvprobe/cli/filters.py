@@ -106,6 +106,14 @@ _OPTIONS = (
         metavar="BEGIN:END",
         help="What was called for in this time of the capture, as in 1.5s:2s.",
     ),
+    click.option(
+        "--step-name",
+        "step_names",
+        multiple=True,
+        metavar="REGEX",
+        help="Ranges with such a name are the steps; groups (?P<iteration>...), phase, "
+        "prefill_requests, ... become columns (docs/inference.md) (repeatable).",
+    ),
 )
 
 
@@ -136,7 +144,7 @@ _limits_option = click.option(
 
 
 def filter_options(function: F) -> F:
-    """``--process`` to ``--time``, for :func:`selection_of`, and ``--raise-limits``."""
+    """``--process`` to ``--step-name``, for :func:`selection_of`, and ``--raise-limits``."""
     for option in reversed((*_OPTIONS, _limits_option)):
         function = option(function)
     return function
@@ -154,4 +162,5 @@ def selection_of(options: dict[str, Any]) -> Selection:
         ranges=options.pop("paths"),
         steps=options.pop("steps"),
         time=options.pop("time"),
+        step_names=options.pop("step_names"),
     )

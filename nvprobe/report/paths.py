@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from nvprobe.analysis.model import UNITS, FoundBy
 from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.engines import StepPhase
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Kind, Method
 from nvprobe.attribution.model import Outside as LeftOut
@@ -167,6 +169,15 @@ class Step(Row, frozen=True):
     gpu_busy_ns: Annotated[int | None, ns("union of their intervals")]
     idle_ns: Annotated[int | None, ns("GPU idle time that is charged to it")]
     missing_launches: Annotated[int | None, is_("launch calls without a GPU record")]
+    found_by: Annotated[str, is_("how it was found: `engine`, `mark`, `name`, `module_call`, …")]
+    unit: Annotated[str, is_("what it is: `step`, `iteration`, `token`, `call`, …")]
+    phase: Annotated[str | None, is_("`prefill`, `decode`, `mixed`, `verify`, `draft`, `idle`")]
+    prefill_requests: Annotated[int | None, is_("requests whose prompt it reads")]
+    prefill_tokens: Annotated[int | None, is_("tokens of these prompts")]
+    decode_requests: Annotated[int | None, is_("requests that it makes a token for")]
+    decode_tokens: Annotated[int | None, is_("tokens that it computes for these")]
+    kv_tokens: Annotated[int | None, is_("tokens in the KV cache of all requests")]
+    padded_requests: Annotated[int | None, is_("requests of the CUDA graph, padding included")]
 
 
 class StepSpread(Row, frozen=True):
@@ -310,6 +321,9 @@ def steps(analysis: Analysis) -> list[Step]:
         path=path_texts(analysis, table.path),
         start_ns=table.start.tolist(),
         end_ns=table.end.tolist(),
+        found_by=[FoundBy(found).name.lower() for found in table.found_by.tolist()],
+        unit=[UNITS[FoundBy(found)] for found in table.found_by.tolist()],
+        phase=[StepPhase(phase).name.lower() if phase else None for phase in table.phase.tolist()],
     )
 
 

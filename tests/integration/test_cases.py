@@ -21,12 +21,9 @@ pytestmark = pytest.mark.slow
 CASES = CORPUS / "cases"
 
 WAITING = {
-    "k41": "steps of inference engines",
-    "k42": "steps of inference engines",
     "n25": "nvprobe redact",
     "n31": "nvprobe compare",
     "n31_noise": "nvprobe compare",
-    "n50": "steps of inference engines",
     "r01": "nvprobe ranks",
     "r02": "nvprobe ranks",
 }
