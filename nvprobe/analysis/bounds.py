@@ -56,7 +56,7 @@ def bound(evidence: Evidence, found: Sequence[Finding], by: Replay | None = None
         gain = any(one.severity != "info" for one in found)
         return "GPU-bound" if gain else "GPU-bound, nothing found to gain"
     if not len(evidence.trace.calls):
-        return "unclear: no CUDA calls are recorded, so nothing tells what the GPU waits for"
+        return "unclear: no CUDA calls are recorded, so what the GPU waits for is unknown"
     words = _by_cause(evidence, found)
     if _HOST & set(words.split()) and by is not None and by.busy_share >= BUSY:
         return "GPU-bound without the profiler"

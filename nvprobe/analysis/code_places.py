@@ -1,4 +1,4 @@
-"""The lines of the program behind a path, from the places that the sidecar tells (docs/sidecar.md).
+"""The lines of the program behind a path, from the places in the sidecar (docs/sidecar.md).
 
 A place is where a range *begins*: the cause lies there or below it. So a line always comes with its
 role, and a report says ``called at``, never ``this line``.
@@ -185,7 +185,7 @@ class CodePlaces:
 
 
 def code_places(attribution: Attribution) -> CodePlaces | None:
-    """The places of a trace; None where no sidecar tells any."""
+    """The places of a trace; None where no sidecar has any."""
     trace = attribution.trace
     if not trace.sidecar.places:
         return None

@@ -4,7 +4,7 @@ A graph is found by nvprobe's range (``graph 0/0 fwd``), else by what torch itse
 ``## Call CompiledFxGraph <key> ##`` inside ``Torch-Compiled Region: 0/0`` (forward) or inside
 ``CompiledFunctionBackward`` (backward, led to its forward by the autograd sequence number). Why
 Dynamo broke or recompiled is in the sidecar; without one, the frame that resumes after a break
-still tells the line.
+still names the line.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Work:
         ]
 
     def _recompiles(self, process: int, identity: str) -> list[Recompile] | None:
-        """Recompilations of the frame; None where there is no sidecar to tell."""
+        """Recompilations of the frame; None without a sidecar."""
         if not self.sidecar.recorded:
             return None
         frame = identity.partition("/")[0]
@@ -272,7 +272,7 @@ class _Work:
         return _idle_inside(self.attribution, device, *gaps)
 
     def _resume_line(self, mine: Column) -> str | None:
-        """The line of a break told by the frame that resumes after it, where frames are loaded."""
+        """The line of a break, from the frame that resumes after it, where frames are loaded."""
         return self.found.resume_line(self.attribution.trace, np.flatnonzero(mine))
 
     def _compile_ns(self, process: int, identity: str, phase: str) -> int | None:
@@ -298,7 +298,7 @@ def _compile_ranges(attribution: Attribution) -> Spans:
     ranges, tree = attribution.trace.ranges, attribution.tree
     own: Spans = {}
     torch: Spans = {}
-    for row, text in _told(attribution.trace, ranges):
+    for row, text in _about_compiling(attribution.trace, ranges):
         match = _COMPILE.match(text) or _TORCH_COMPILE.match(text)
         if not match or match["what"] == "cudagraph":
             continue
@@ -312,8 +312,8 @@ def _compile_ranges(attribution: Attribution) -> Spans:
     return own or torch
 
 
-def _told(trace: Trace, ranges: Ranges) -> Iterator[tuple[int, str]]:
-    """(row, name) of the ranges whose names may tell of a compilation."""
+def _about_compiling(trace: Trace, ranges: Ranges) -> Iterator[tuple[int, str]]:
+    """(row, name) of the ranges whose names may be those of a compilation."""
     used = np.unique(ranges.name[ranges.name >= 0])
     begins = pc.match_substring_regex(trace.strings.take(used), _ABOUT_COMPILING)
     rows = np.flatnonzero(np.isin(ranges.name, used[begins.to_numpy(zero_copy_only=False)]))
@@ -322,7 +322,7 @@ def _told(trace: Trace, ranges: Ranges) -> Iterator[tuple[int, str]]:
 
 
 def _break_text(breaks: Sequence[GraphBreak]) -> tuple[str | None, str | None]:
-    """(source, reason); several breaks of one frame are told one after another."""
+    """(source, reason); several breaks of one frame are listed one after another."""
     if not breaks:
         return None, None
     reasons = list(dict.fromkeys(_short_reason(one.reason) for one in breaks))
@@ -333,8 +333,8 @@ def _break_text(breaks: Sequence[GraphBreak]) -> tuple[str | None, str | None]:
 def _short_reason(text: str) -> str:
     """Torch's long explanation (2.8 and later) as one line: what was met, and what that means."""
     match = _EXPLANATION.search(text)
-    told = f"{match['what']}: {match['why']}" if match else text
-    return " ".join(told.split())
+    short = f"{match['what']}: {match['why']}" if match else text
+    return " ".join(short.split())
 
 
 def _attempt_off(identity: str) -> str:
@@ -351,11 +351,11 @@ def _idle_inside(attribution: Attribution, device: Column, begin: Column, end: C
     """Length of the gaps in which none of the devices works and nothing is being compiled."""
     ops, ranges = attribution.trace.ops, attribution.trace.ranges
     sidecar, rows = attribution.trace.sidecar, compiling(attribution)
-    spans = [(one.start, one.end) for one in sidecar.compile_spans]
-    told = np.array(spans, np.int64).reshape(-1, 2)
+    recorded = [(one.start, one.end) for one in sidecar.compile_spans]
+    spans = np.array(recorded, np.int64).reshape(-1, 2)
     busy = attribution.valid & np.isin(ops.device, device)
-    starts = np.concatenate([ops.start[busy], ranges.start[rows], told[:, 0]])
-    ends = np.concatenate([ops.end[busy], attribution.tree.end[rows], told[:, 1]])
+    starts = np.concatenate([ops.start[busy], ranges.start[rows], spans[:, 0]])
+    ends = np.concatenate([ops.end[busy], attribution.tree.end[rows], spans[:, 1]])
     _, start, finish = merged(np.zeros(len(starts), np.int64), starts, ends)
     inside = _length_before(start, finish, end) - _length_before(start, finish, begin)
     return int((end - begin - inside).sum())

@@ -106,8 +106,8 @@ def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
         for field, what in _OPTIONAL.items()
         if getattr(analysis, field) is None
     ]
-    told = [one for field, one in _OF_THE_CAPTURE.items() if getattr(analysis, field) is None]
-    return (*old, *told)
+    absent = [one for field, one in _OF_THE_CAPTURE.items() if getattr(analysis, field) is None]
+    return (*old, *absent)
 
 
 def _captured_ranges(attribution: Attribution) -> Missing | None:

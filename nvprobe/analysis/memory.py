@@ -3,7 +3,7 @@
 Device memory over time, from allocation events: peak and growth by device, step and path.
 
 Events come from nsys (driver allocations, ``--cuda-memory-usage=true``) or torch.profiler
-(``profile_memory=True``: the caching allocator's own). Where the source tells the bytes in use
+(``profile_memory=True``: the caching allocator's own). Where the source records the bytes in use
 after each event, those are taken; else they are summed up. nsys lists what was allocated before the
 window as events at time 0: the level that it begins with. Without such a list ``from_zero`` is
 False, and a peak is what came *on top* of a level that is not known.
@@ -116,8 +116,8 @@ def memory(attribution: Attribution, steps: Steps) -> Memory | None:
     if not (events.device >= 0).any():
         return None
     events = events.take(np.flatnonzero(events.device >= 0))
-    told = bool((events.allocated >= 0).all())
-    before = np.zeros(len(events), bool) if told else events.time <= 0
+    counted = bool((events.allocated >= 0).all())
+    before = np.zeros(len(events), bool) if counted else events.time <= 0
     begun, events = events.take(before), events.take(~before)
     series = _series(events, begun)
     path = attribution.open.at(events.thread, events.time)
@@ -125,8 +125,8 @@ def memory(attribution: Attribution, steps: Steps) -> Memory | None:
     for one in series:
         in_use[one.rows] = one.in_use
     return Memory(
-        from_zero=told or len(begun) > 0,
-        of_driver=not told,
+        from_zero=counted or len(begun) > 0,
+        of_driver=not counted,
         devices=_devices(attribution, events, series, path),
         steps=_steps(series, steps),
         paths=_by_path(attribution.paths, events, path, in_use),
@@ -144,10 +144,10 @@ def _series(events: MemoryEvents, begun: MemoryEvents) -> list[_Series]:
         rows = np.flatnonzero(_key(events) == key)
         rows = rows[np.argsort(events.time[rows], kind="stable")]
         baseline = int(begun.bytes[_key(begun) == key].sum())
-        told = events.allocated[rows]
+        allocated = events.allocated[rows]
         in_use = baseline + np.cumsum(events.bytes[rows])
-        if len(rows) and (told >= 0).all():
-            in_use, baseline = told, int(told[0] - events.bytes[rows[0]])
+        if len(rows) and (allocated >= 0).all():
+            in_use, baseline = allocated, int(allocated[0] - events.bytes[rows[0]])
         out.append(_Series(key >> 32, key & 0xFFFFFFFF, rows, events.time[rows], in_use, baseline))
     return out
 
@@ -257,7 +257,7 @@ def snapshot_peaks(
     """Peak of every device that the snapshot knows.
 
     With the attribution of a capture of the same run, on a clock with a known origin, holders are
-    told by path as well; otherwise their path is -1.
+    given by path as well; otherwise their path is -1.
     """
     devices = np.union1d(snapshot.blocks.device, snapshot.events.device)
     paths = _paths(snapshot, attribution)
@@ -277,8 +277,8 @@ def _peak(snapshot: MemorySnapshot, device: int, paths: Column) -> SnapshotPeak:
     at = int(np.argmax(in_use)) - 1
     alive = (lives.born <= at) & (lives.freed > at)
     path = np.full(len(alive), NO_ROW, np.int32)
-    told = lives.born >= 0
-    path[told] = paths[rows[lives.born[told]]]
+    known = lives.born >= 0
+    path[known] = paths[rows[lives.born[known]]]
     passing = (lives.born >= 0) & ends
     reserved = snapshot.reserved
     return SnapshotPeak(

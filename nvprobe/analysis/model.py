@@ -148,7 +148,7 @@ class Steps(Table):
     found_by: Column = column("i1")
     """:class:`FoundBy`."""
     phase: Column = column("i1")
-    """:class:`~nvprobe.attribution.engines.StepPhase`; UNKNOWN for what is no inference."""
+    """:class:`~nvprobe.attribution.engines.StepPhase`; UNKNOWN for what is not inference."""
     prefill_requests: Column = column("i8")
     """UNKNOWN, as the next four, where nothing says."""
     prefill_tokens: Column = column("i8")

@@ -96,8 +96,8 @@ def operator_table(
     table, sources = table.take(order), sources[order]
     paths = attribution.paths.texts()
     tops = [paths[path] if path >= 0 else "" for path in table.top_path.tolist()]
-    told = [lines.text(source) for source in sources.tolist()]
-    return OperatorTable(table, attribution.names.names, shapes.texts, tops, told)
+    texts = [lines.text(source) for source in sources.tolist()]
+    return OperatorTable(table, attribution.names.names, shapes.texts, tops, texts)
 
 
 def _summed(

@@ -1,7 +1,7 @@
 """How long a step takes without its profiler, and how much of the idle time is the profiler's.
 
-Measured where ``run.json`` tells (docs/cost.md); else estimated from what was recorded in a step
-and what each record costs. An estimate is coarse: its bounds are no cost at all and twice of it.
+Measured where ``run.json`` has it (docs/cost.md); else estimated from what was recorded in a step
+and what each record costs. An estimate is coarse: it lies between no cost at all and twice as much.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ProfilerCost:
     costs: RecordCosts
 
     @property
-    def can_tell(self) -> bool:
+    def is_known(self) -> bool:
         """Whether profiling costs more than steps vary by."""
         low, high = self.bounds_ns
         return self.source == "estimated" or not low <= self.profiled_ns <= high
@@ -87,15 +87,15 @@ def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
     if not len(rows):
         return None
     trace = evidence.trace
-    told = trace.profiling
+    measured = trace.profiling
     records = _records(evidence, rows)
-    costs = told.costs if told else DEFAULT_COSTS
+    costs = measured.costs if measured else DEFAULT_COSTS
     profiled, busy = _elapsed(evidence, rows), _busy(evidence, rows)
-    if told and told.window:
-        profiled = told.window.step_ns
-    if told and told.bare:
+    if measured and measured.window:
+        profiled = measured.window.step_ns
+    if measured and measured.bare:
         source: Literal["measured", "estimated"] = "measured"
-        unprofiled, bounds = told.bare.step_ns, _measured_bounds(told, told.bare)
+        unprofiled, bounds = measured.bare.step_ns, _measured_bounds(measured, measured.bare)
     else:
         source = "estimated"
         host, gpu = records.host_ns(costs), records.gpu_ns(costs)
@@ -116,9 +116,9 @@ def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
     )
 
 
-def _measured_bounds(told: ProfilingCost, bare: StepTime) -> tuple[int, int]:
+def _measured_bounds(cost: ProfilingCost, bare: StepTime) -> tuple[int, int]:
     """The unprofiled step with the spread of both measurements."""
-    spreads = [time.spread_ns for time in (bare, told.window) if time and time.spread_ns]
+    spreads = [time.spread_ns for time in (bare, cost.window) if time and time.spread_ns]
     spread = round(float(np.hypot.reduce(spreads))) if spreads else 0
     return max(0, bare.step_ns - spread), bare.step_ns + spread
 
@@ -188,8 +188,8 @@ def _records(evidence: Evidence, rows: Column) -> Records:
 
 def _graph_nodes(evidence: Evidence, rows: Column) -> float:
     """Those that were traced as such: of ``--accurate`` they were in another run."""
-    told = evidence.trace.profiling
-    if told is not None and told.graph_nodes is False:
+    measured = evidence.trace.profiling
+    if measured is not None and measured.graph_nodes is False:
         return 0.0
     nodes = evidence.ops.graph_node
     mine = np.isin(evidence.step_of_op, rows)

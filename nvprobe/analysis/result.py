@@ -79,4 +79,4 @@ class Analysis:
     profiler: ProfilerCost | None = None
     """A step without its profiler; None without steps."""
     places: CodePlaces | None = None
-    """Where ranges begin in the program, where a sidecar tells."""
+    """Where ranges begin in the program, where a sidecar has it."""

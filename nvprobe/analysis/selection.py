@@ -232,7 +232,7 @@ class _Sieve:
     def cut(self, kept: Column) -> tuple[Table, RangeTree]:
         """The ranges and their tree, cut to the window of their process.
 
-        What lies outside stays as a row without length that is no instance of anything: look-ups
+        What lies outside stays as a row without length and is not an instance: look-ups
         of open ranges lead to rows of this table.
         """
         ranges, tree = self.trace.ranges, self.whole.tree
@@ -247,7 +247,7 @@ class _Sieve:
         )
 
     def records(self, table: T) -> T:
-        """The rows of another table that lie inside, as far as its columns tell."""
+        """The rows of another table that lie inside, as far as its columns show."""
         has = table.columns()
         keep = np.ones(len(table), bool)
         threads = has.get("thread")

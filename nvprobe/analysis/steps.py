@@ -4,7 +4,7 @@ Training steps: which ranges they are, and what belongs to each.
 
 Definition (docs/attribution.md): on the initiating thread of a process the ranges that an inference
 engine names as its iterations, else the ranges of kind step,
-else its outermost ranges with a step-like name; a wait that found no batch is no step, nor is a
+else its outermost ranges with a step-like name; a wait that found no batch is not a step, nor is a
 part of one (``Optimizer.step``) or of a compilation. Ops belong to the step that was open on the
 initiating thread when they were called for.
 """
@@ -54,7 +54,7 @@ def steps(attribution: Attribution, lost_launches: Column) -> Steps:
 
 
 def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
-    """What the names of ranges tell of phases, requests and tokens, by column of `Steps`."""
+    """What the names of ranges say of phases, requests and tokens, by column of `Steps`."""
     names, place = np.unique(attribution.trace.ranges.name[rows], return_inverse=True)
     texts = pa.array(attribution.trace.texts(names), pa.string())
     known = parse(pc.fill_null(texts, ""), attribution.names.step_rules)
@@ -63,8 +63,10 @@ def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
         if spec.name == "iteration":
             continue
         values = np.full(len(names), 0 if spec.name == "phase" else UNKNOWN, spec.dtype)
-        told = known.batches.columns()[spec.name]
-        values[known.row] = told if spec.name == "phase" else np.where(told < 0, UNKNOWN, told)
+        stated = known.batches.columns()[spec.name]
+        values[known.row] = (
+            stated if spec.name == "phase" else np.where(stated < 0, UNKNOWN, stated)
+        )
         out[spec.name] = values[place]
     return out
 

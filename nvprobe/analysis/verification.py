@@ -59,5 +59,5 @@ def verify(before: Attribution, after: Attribution, number: int = 1) -> Verified
 
 def _measured(run: Attribution) -> int | None:
     """The unprofiled step that ``nvprobe launch`` measured."""
-    told = run.trace.profiling
-    return None if told is None or told.bare is None else told.bare.step_ns
+    measured = run.trace.profiling
+    return None if measured is None or measured.bare is None else measured.bare.step_ns

@@ -56,7 +56,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batches(Table):
-    """What a step works on, as its name tells; -1 where it does not."""
+    """What a step works on, by its name; -1 where it does not."""
 
     phase: Column = column("i1")
     """:class:`StepPhase`."""
@@ -263,8 +263,8 @@ def _columns(fields: pa.StructArray, form: Form) -> tuple[pa.StringArray, Column
         for group, texts in groups.items()
         if group not in ("name", "phase", "whole_name")
     }
-    told = groups.get("phase", name)
-    phase = _phases(told, values, size)
+    phase_names = groups.get("phase", name)
+    phase = _phases(phase_names, values, size)
     prefill = np.isin(phase, (StepPhase.PREFILL,))
     for what in ("requests", "tokens"):
         if what not in values:
@@ -294,9 +294,9 @@ def _number(texts: pa.StringArray, form: Form) -> Column:
         raise UsageError(f"--step-name {form.pattern[3:-1]!r}: {error}") from error
 
 
-def _phases(told: pa.StringArray, values: dict[str, Column], size: int) -> Column:
+def _phases(names: pa.StringArray, values: dict[str, Column], size: int) -> Column:
     """What each name calls its phase, else by whether it has requests to prefill and to decode."""
-    coded = pc.utf8_upper(told).dictionary_encode()
+    coded = pc.utf8_upper(names).dictionary_encode()
     words = [_WORDS.get(word, StepPhase.UNKNOWN) for word in coded.dictionary.to_pylist()]
     phase = np.array([*words, StepPhase.UNKNOWN], np.int8)[coded.indices.to_numpy()]
     if {"prefill_requests", "decode_requests"} <= values.keys():

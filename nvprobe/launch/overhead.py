@@ -60,7 +60,7 @@ class Overhead:
         return self.slowdown * math.hypot(*known)
 
     @property
-    def cannot_tell(self) -> bool:
+    def is_unknown(self) -> bool:
         """Whether steps vary by more than the profiler costs."""
         if self.slowdown is None:
             return True
@@ -86,7 +86,7 @@ class Overhead:
         change = 100 * (self.window.step_ns / self.bare.step_ns - 1)
         if self.doubt is None:
             return f"{times}: {change:+.1f} %"
-        if self.cannot_tell:
+        if self.is_unknown:
             return f"{times}: cannot tell, steps vary by ±{100 * self.doubt:.1f} %"
         return f"{times}: {change:+.1f} % (±{100 * self.doubt:.1f})"
 

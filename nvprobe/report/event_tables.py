@@ -95,22 +95,22 @@ _RENAMED = {"callchain": "stack", "schema_name": "schema"}
 def _columns(kind: type[Table], **names: str) -> Iterator[EventColumn]:
     """The columns of a table of the trace; ``names`` are other than usual, "" leaves one out."""
     yield _ROW
-    for told in kind.column_schemas():
-        refers = _EXPORTED.get(told.refers or "", told.refers or "")
-        usual = f"{told.name}_id" if refers not in ("", NAMES) else told.name
-        usual = (_INSTANTS if told.unit == "ns" else _RENAMED).get(told.name, usual)
-        if name := names.get(told.name, usual):
-            yield _exported(name, told, refers)
+    for schema in kind.column_schemas():
+        refers = _EXPORTED.get(schema.refers or "", schema.refers or "")
+        usual = f"{schema.name}_id" if refers not in ("", NAMES) else schema.name
+        usual = (_INSTANTS if schema.unit == "ns" else _RENAMED).get(schema.name, usual)
+        if name := names.get(schema.name, usual):
+            yield _exported(name, schema, refers)
 
 
-def _exported(name: str, told: ColumnSchema, refers: str) -> EventColumn:
-    about = told.about.replace("none ", "null ")
-    return EventColumn(name, told.name, about, told.unit, refers, told.missing, told.enum)
+def _exported(name: str, schema: ColumnSchema, refers: str) -> EventColumn:
+    about = schema.about.replace("none ", "null ")
+    return EventColumn(name, schema.name, about, schema.unit, refers, schema.missing, schema.enum)
 
 
 def _table(source: str, kind: type[Table], about: str = "", **names: str) -> EventTable:
-    told = about or (kind.__doc__ or "").split("\n")[0].replace("``", "`")
-    return EventTable(source, told, tuple(_columns(kind, **names)))
+    description = about or (kind.__doc__ or "").split("\n")[0].replace("``", "`")
+    return EventTable(source, description, tuple(_columns(kind, **names)))
 
 
 def _with(table: EventTable, *more: EventColumn) -> EventTable:

@@ -27,7 +27,7 @@ def write_parquet(analysis: Analysis, folder: Path) -> None:
 
     for name, table in _tables(analysis).items():
         place = folder / f"{name}.parquet"
-        with place.open("wb") as file:  # pyarrow itself opens no name that is no text
+        with place.open("wb") as file:  # pyarrow itself does not open a name that is not text
             pq.write_table(table, file, compression="zstd")
 
 

@@ -132,9 +132,9 @@ def arrow(kind: type[R], found: Sequence[R]) -> pa.Table:
 def _fields(kind: type[msgspec.Struct], prefix: str, of: Callable[[Any], Any]) -> list[Field]:
     out: list[Field] = []
     for field in msgspec.structs.fields(kind):
-        told = inspect.type_info(field.type)
-        meta = told if isinstance(told, inspect.Metadata) else None
-        plain = _plain(told)
+        type_ = inspect.type_info(field.type)
+        meta = type_ if isinstance(type_, inspect.Metadata) else None
+        plain = _plain(type_)
         name, inner = prefix + field.encode_name, _inside(of, field.name)
         if isinstance(plain, inspect.StructType):
             out += _fields(plain.cls, f"{name}_", inner)
@@ -153,14 +153,14 @@ def _fields(kind: type[msgspec.Struct], prefix: str, of: Callable[[Any], Any]) -
     return out
 
 
-def _plain(told: inspect.Type) -> inspect.Type:
+def _plain(type_: inspect.Type) -> inspect.Type:
     """A type without its description and without null."""
-    if isinstance(told, inspect.Metadata):
-        return _plain(told.type)
-    if isinstance(told, inspect.UnionType):
-        some = [_plain(one) for one in told.types if not isinstance(one, inspect.NoneType)]
+    if isinstance(type_, inspect.Metadata):
+        return _plain(type_.type)
+    if isinstance(type_, inspect.UnionType):
+        some = [_plain(one) for one in type_.types if not isinstance(one, inspect.NoneType)]
         return some[0] if len(some) == 1 else inspect.AnyType()
-    return told
+    return type_
 
 
 _SCALARS: dict[type[inspect.Type], pa.DataType] = {

@@ -2,7 +2,7 @@
 
 ``RULES`` is the list of patterns; each is a generator in a module beside this one that yields
 findings with their estimate. Here they are held against the window: what could save less than
-``NOTABLE`` of it is no finding, unless it is no matter of time. docs/findings.md has the table.
+``NOTABLE`` of it is not a finding, unless it is not about time. docs/findings.md has the table.
 """
 
 from __future__ import annotations

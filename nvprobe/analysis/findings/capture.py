@@ -22,7 +22,7 @@ MANY_STEPS = 100_000
 """A GPU that would be full after more steps than these is not filled by a leak."""
 _SNAPSHOT = (
     "torch.cuda.memory._record_memory_history(), then _dump_snapshot(file): with it nvprobe "
-    "analyze --memory-snapshot tells who holds memory, by line"
+    "analyze --memory-snapshot shows who holds memory, by line"
 )
 
 

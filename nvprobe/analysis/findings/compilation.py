@@ -1,6 +1,6 @@
 """Findings about torch.compile: graph breaks, recompiles, compiling inside the window.
 
-Breaks and recompiles are told by the sidecar (torch's own reasons); without one nothing is said of
+Breaks and recompiles are in the sidecar (torch's own reasons); without one nothing is said of
 them: two graphs in a row may be two models.
 """
 

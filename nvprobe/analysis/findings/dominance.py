@@ -19,7 +19,7 @@ DOMINATES = 0.5
 MOST_SMS = 0.5
 MANY_SAMPLES = 10
 FEW_LAUNCHES = 3
-"""A kernel launched less often is no part of a loop."""
+"""A kernel launched less often is not part of a loop."""
 
 
 def _dominant(evidence: Evidence) -> tuple[Column, float] | None:
@@ -52,8 +52,8 @@ def _place_of(evidence: Evidence, rows: Column) -> int:
 def underfilled_kernel(evidence: Evidence) -> Iterator[Finding]:
     """One kernel takes most of the GPU time, and most SMs get no block of it.
 
-    High end: the share of those SMs. A kernel that gives each SM a block is no finding here, even
-    if more would fit: what it could gain only counters can tell.
+    High end: the share of those SMs. A kernel that gives each SM a block is not one, even
+    if more would fit: only counters show what it could gain.
     """
     fit, geometry = evidence.fit, evidence.trace.geometry
     found = _dominant(evidence) if fit is not None else None
@@ -130,6 +130,6 @@ def latency_bound_kernel(evidence: Evidence) -> Iterator[Finding]:
         saves_ns=(0, int(spent * (1 - min(nearest, 100.0) / 100))),
         advice=(
             "a fused or flash version of it, or another precision",
-            "Nsight Compute tells which resource it waits for",
+            "Nsight Compute shows which resource it waits for",
         ),
     )

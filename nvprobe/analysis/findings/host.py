@@ -1,6 +1,6 @@
 """Findings about an idle GPU whose host is awake: it launches too slowly, or does something else.
 
-A gap that takes the host milliseconds is no launch, whatever stands around it: such pauses are
+A gap that takes the host milliseconds is not a launch, whatever stands around it: such pauses are
 told apart (:data:`nvprobe.analysis.waiting.gaps.LONG_NS`), and what they take is not promised to
 who makes launching cheaper. The low end for launches is a quarter of the idle time: under a
 profiler launching is slower than alone.
@@ -27,7 +27,7 @@ LAUNCH_NS = 200_000
 """A host that takes longer than this a launch does more than launching."""
 SHORT_KERNEL_NS = 20_000
 PLAIN = 0.05
-"""Less of the window than this is no bottleneck."""
+"""Less of the window than this is not a bottleneck."""
 FEW_LAUNCHES = 10
 """A step with fewer launches is not bound by them."""
 

@@ -135,17 +135,17 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _attention_groups(evidence: Evidence) -> list[Column]:
-    """Matches whose products are in one program path and, where operators tell, both batched."""
+    """Matches whose products are in one program path and, by their operators, both batched."""
     owner = np.append(evidence.attribution.owner, -1)
     program = np.append(program_paths(evidence.attribution.paths), -1)
     batched = np.append(_mentions(evidence, r"^aten::(bmm|baddbmm)$"), False)
-    told = np.append(_mentions(evidence, r"^aten::"), False)
+    operators = np.append(_mentions(evidence, r"^aten::"), False)
     found = []
     text = evidence.kernel_text
     for low, high in zip(*text.spans(_ATTENTION), strict=True):
         rows = text.op[low:high]
         first, last = int(owner[rows[0]]), int(owner[rows[-1]])
-        linear = (told[first] or told[last]) and not (batched[first] and batched[last])
+        linear = (operators[first] or operators[last]) and not (batched[first] and batched[last])
         if not linear and program[first] == program[last]:
             found.append(rows)
     return found
@@ -271,9 +271,9 @@ def _same_in_every_step(evidence: Evidence, rows: Column) -> int | None:
 
 
 def _bandwidth(evidence: Evidence) -> Column:
-    """Bytes a second per device row, 1e30 (no bound) where it is not told."""
-    told = evidence.trace.devices.bandwidth_bytes_s.astype(np.float64)
-    return np.append(np.where(told > 0, told, 1e30), 1e30)
+    """Bytes per second and device row, 1e30 (no bound) where it is not recorded."""
+    recorded = evidence.trace.devices.bandwidth_bytes_s.astype(np.float64)
+    return np.append(np.where(recorded > 0, recorded, 1e30), 1e30)
 
 
 def _place(evidence: Evidence, path: int) -> str:

@@ -31,7 +31,7 @@ _PASSES = ("forward", "backward")
 
 
 def launch_loops(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
-    """One path launches the same small kernels many times a step, as a loop over tensors does."""
+    """One path launches the same small kernels many times per step, as a loop over tensors does."""
     event_path = sample.path
     paths = evidence.attribution.paths
     place = np.append(program_paths(paths), -1)[event_path]

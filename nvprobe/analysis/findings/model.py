@@ -128,10 +128,10 @@ class Finding:
     """Stable name of the pattern: ``implicit_sync``."""
     title: str
     path: int
-    """Row of ``attribution.paths``, -1 where it is no one path's."""
+    """Row of ``attribution.paths``, -1 where it belongs to no single path."""
     sources: tuple[str, ...]
     """Lines of the program, where known: ``train.py:31``. A rule gives those that it knows to be
-    the cause; `sources.with_sources` adds what the capture tells of the others."""
+    the cause; `sources.with_sources` adds what the capture has of the others."""
     evidence: Mapping[str, Value]
     saves_ns: tuple[int, int]
     advice: tuple[str, ...]
@@ -145,7 +145,7 @@ class Finding:
     idle: Column | None = field(default=None, repr=False, compare=False)
     """Idle ns per path, as :meth:`Evidence.idle` gives it, that general rules leave out."""
     functions: tuple[str, ...] = ()
-    """Functions without a range whose calls, where the sidecar tells them, are the cause."""
+    """Functions without a range whose calls, where the sidecar has them, are the cause."""
     touches: Column | None = field(default=None, repr=False, compare=False)
     """What its change is about, where that is not ``ops``: call rows of waits and allocations, op
     rows of uploads."""

@@ -21,7 +21,7 @@ _TRAINERS = {
     "pytorch_lightning/": LIGHTNING,
     "lightning/pytorch/": LIGHTNING,
 }
-"""How the files of a trainer begin; a model of transformers alone is no Trainer."""
+"""How the files of a trainer begin; a model of transformers alone is not a Trainer."""
 _SHARDING = {"FSDP::": "fully_shard", "FullyShardedDataParallel": "FullyShardedDataParallel"}
 """How the ranges of sharded modules begin, and what makes them."""
 _REPLICATION = "DistributedDataParallel"

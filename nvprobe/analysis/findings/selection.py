@@ -46,7 +46,7 @@ def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
             id="mask_select",
             ops=sample.op[kernels[sample.model.ops.event]],
             title=f"Rows selected by a mask {where} make the host wait for their number "
-            f"{each:,.0f} times a step",
+            f"{each:,.0f} times per step",
             path=path,
             sources=lines,
             evidence={

@@ -1,6 +1,6 @@
 """Where a finding is: its path, and the lines of the program that cause it.
 
-Lines of the program for findings, from the best that the capture tells.
+Lines of the program for findings, from the best that the capture has.
 
 In this order: the rule's own (a synchronization's mark, a graph break's line); calls that are the
 cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;

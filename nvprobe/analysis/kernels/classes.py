@@ -1,6 +1,6 @@
 """What each kernel is, by its name: activity, family, precision.
 
-The rules that tell a kernel's family and precision from its name: data, no logic.
+The rules for a kernel's family and precision by its name: data, no logic.
 
 ``FAMILIES`` and ``PRECISIONS`` are read top down and the first hit wins, so an exception stands
 above its rule (``rotary_embedding`` is elementwise, before ``embedding`` is indexing). Patterns
@@ -9,7 +9,7 @@ of a library's own template arguments would mislead, the pattern is anchored wit
 
 To add a kernel: one line in the table, one line in tests/unit/analysis/test_classes.py.
 
-What a GPU op does, told from its name: activity, kernel family, precision, tensor cores.
+What a GPU op does, by its name: activity, kernel family, precision, tensor cores.
 
 Two grains. The *activity* (compute, communication, copy, memset) is what overlap is measured in;
 the *family* (gemm, attention, norm, ...) is what advice depends on. Both come from the tables in
@@ -17,7 +17,7 @@ the *family* (gemm, attention, norm, ...) is what advice depends on. Both come f
 wins, a name that no rule knows is ``custom``. Names are judged once each, so a million kernels cost
 no more than their few hundred names.
 
-Precision and tensor cores are told only where a name says so: absent is ``UNKNOWN``, never a guess.
+Precision and tensor cores are read from the name alone: absent is ``UNKNOWN``, not guessed.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ PRECISIONS: tuple[tuple[str | None, bool | None, str], ...] = (
 
 
 UNKNOWN = -1
-"""A precision, or a use of tensor cores, that the name does not tell."""
+"""A precision, or a use of tensor cores, that the name does not say."""
 
 
 class _Named(IntEnum):
@@ -261,9 +261,9 @@ class NameClasses:
     family: Column
     """int8 :class:`Family`."""
     precision: Column
-    """int8 :class:`Precision`, ``UNKNOWN`` where the name does not tell."""
+    """int8 :class:`Precision`, ``UNKNOWN`` where the name does not say."""
     tensor_cores: Column
-    """int8: 1 uses them, 0 does not, ``UNKNOWN`` where the name does not tell."""
+    """int8: 1 uses them, 0 does not, ``UNKNOWN`` where the name does not say."""
 
 
 @dataclass(frozen=True, slots=True)

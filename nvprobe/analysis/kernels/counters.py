@@ -36,7 +36,7 @@ METRICS: tuple[tuple[str, str], ...] = (
     ("clock_mhz", r"^GPC Clock\b([^\[]*|.*MHz.*)$"),
 )
 """(column, pattern of the recorded name); percentages of the device's peak, whether the name says
-so or, before 2023, tells no unit."""
+so or, before 2023, has no unit."""
 FEW_SAMPLES = 3
 HIGHEST_MHZ = 100_000.0
 TENSOR, DRAM, ISSUE, IDLE = 40.0, 60.0, 60.0, 20.0
@@ -47,7 +47,7 @@ class Bound(IntEnum):
     """Roofline class: what the averages say a path is bound by."""
 
     UNKNOWN = -1
-    """Too few samples, or the metrics that tell were not sampled."""
+    """Too few samples, or the metrics needed were not sampled."""
     TENSOR = 0
     DRAM = 1
     LATENCY = 2
@@ -243,8 +243,8 @@ def _bounds(means: dict[str, Column], samples: Column) -> Column:
     out[means["sm_issue"] >= ISSUE] = Bound.ISSUE
     out[dram >= DRAM] = Bound.DRAM
     out[means["tensor_active"] >= np.where(dram >= DRAM, dram, TENSOR)] = Bound.TENSOR
-    told = ~np.isnan(dram) & ~np.isnan(means["tensor_active"]) & ~np.isnan(means["sm_active"])
-    out[~told | (samples < FEW_SAMPLES)] = Bound.UNKNOWN
+    known = ~np.isnan(dram) & ~np.isnan(means["tensor_active"]) & ~np.isnan(means["sm_active"])
+    out[~known | (samples < FEW_SAMPLES)] = Bound.UNKNOWN
     return out
 
 

@@ -29,7 +29,7 @@ Counted = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One operator call: a shape for each argument (``[]`` for what is no tensor), their values."""
+    """One operator call: a shape for each argument (``[]`` if not a tensor), their values."""
 
     shapes: list[Shape]
     arguments: list[Any] | None = None
@@ -65,7 +65,7 @@ class Inputs:
 def _value(text: Any) -> Any:
     """``[1, 1]``, ``True``, ``0.`` or nothing; other words stay texts."""
     if not isinstance(text, str):
-        raise TypeError("a value is told as text")
+        raise TypeError("a value is recorded as text")
     try:
         return json.loads(text.replace("True", "true").replace("False", "false")) if text else None
     except ValueError:
@@ -117,7 +117,7 @@ def _attention_backward(causal: int, inputs: Inputs) -> Counted:
 
 
 def _pairs(inputs: Inputs, causal: int, query: Shape, key: Shape) -> int:
-    """Pairs of positions in all heads; causal, where told: query i sees the keys up to i."""
+    """Pairs of positions in all heads; causal, where given: query i sees the keys up to i."""
     queries, keys = query[-2], key[-2]
     pairs = queries * keys
     if inputs.arguments is not None and inputs.arguments[causal] is True:

@@ -12,7 +12,7 @@ definitions are those of the CUDA occupancy calculator:
 * ``tail`` is the share of block slots that stay empty because the last wave is not full. Below one
   wave it says how much of the GPU the launch cannot reach at all.
 
-A kernel whose device does not tell its limits, or that could not run under them, has NaN.
+A kernel whose device does not record its limits, or that could not run under them, has NaN.
 The oracle is in tests/unit/analysis/test_occupancy.py.
 """
 
@@ -160,12 +160,12 @@ def _resident(geometry: Geometry, limits: dict[str, Column]) -> tuple[Column, Co
             np.where(shared > 0, limits["max_shared_per_sm"] // np.maximum(shared, 1), unlimited),
         ]
     )
-    told = np.ones(len(threads), bool)
+    limited = np.ones(len(threads), bool)
     for limit in limits.values():
-        told &= limit > 0
+        limited &= limit > 0
     limiter = np.argmin(by, axis=0)
     blocks = by[limiter, np.arange(by.shape[1])]
-    return np.where(told & (threads > 0), blocks, -1), limiter, warps
+    return np.where(limited & (threads > 0), blocks, -1), limiter, warps
 
 
 def _ceil(value: Column, unit: int) -> Column:

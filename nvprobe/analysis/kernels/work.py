@@ -5,11 +5,11 @@ What a GPU can do at most: dense FLOP/s by precision, at its greatest clock.
 ``PER_SM`` is floating-point operations a clock and SM (a multiply-add counts as two), from the
 arithmetic throughput of each compute capability; times SMs and clock it gives the figures of the
 data sheets to within their different clocks. A capability that the table lacks, or a device that
-does not tell its SMs or clock, has no peak: never a guess.
+does not record its SMs or clock, has no peak: never a guess.
 
 Arithmetic done, from the inputs that torch recorded: FLOP/s, bytes/s, intensity, MFU by path.
 
-An *item* is one operator instance whose work its inputs tell (see ``flops``) and
+An *item* is one operator instance whose work follows from its inputs (see ``flops``) and
 that launched at least one op: the ops whose innermost such operator it is. Bytes are those of
 inputs and outputs once: a lower bound of the traffic.
 
@@ -64,7 +64,7 @@ PER_SM: dict[tuple[int, int], dict[Precision, int]] = {
 
 
 def peak_flops(devices: Devices, device: Column, precision: Column) -> Column:
-    """Greatest FLOP/s of each (device row, precision); NaN where it cannot be told."""
+    """Greatest FLOP/s of each (device row, precision); NaN where it is unknown."""
     out = np.full(len(device), np.nan)
     for row in range(len(devices)):
         table = PER_SM.get((int(devices.compute_major[row]), int(devices.compute_minor[row])), {})
@@ -106,10 +106,10 @@ class WorkItems(Table):
     device: Column = column("i4")
     flops: Column = column("f8")
     bytes: Column = column("f8")
-    """NaN where the types are not recorded and the kernels do not tell the precision."""
+    """NaN where the types are not recorded and the kernels do not show the precision."""
     gpu_ns: Column = column("i8")
     precision: Column = column("i1")
-    """:class:`Precision` of the inputs, told by its longest matrix kernel, ``UNKNOWN`` else."""
+    """:class:`Precision` of the inputs, that of its longest matrix kernel, ``UNKNOWN`` else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ def work_items(
     longest = np.empty(len(item_range), np.int64)
     longest[item[order]] = op_rows[order]
     precision = np.full(len(item_range), UNKNOWN, np.int8)
-    telling = order[classes.precision[op_rows[order]] != UNKNOWN]
-    precision[item[telling]] = classes.precision[op_rows[telling]]
+    named = order[classes.precision[op_rows[order]] != UNKNOWN]
+    precision[item[named]] = classes.precision[op_rows[named]]
     at = known.place[item_range]
     return WorkItems(
         range=item_range,
@@ -217,8 +217,8 @@ def convolutions_without_work(attribution: Attribution, shapes: RangeShapes) -> 
         return 0
     wanted = (path >= 0) & named[np.where(path >= 0, paths.name[path], 0)]
     _, shape, _, arguments = _recorded(trace, shapes, wanted)
-    told = np.append(pc.binary_length(shapes.texts).to_numpy(zero_copy_only=False) > 0, False)
-    return int(np.count_nonzero(told[shape] & (arguments == NO_NAME)))
+    typed = np.append(pc.binary_length(shapes.texts).to_numpy(zero_copy_only=False) > 0, False)
+    return int(np.count_nonzero(typed[shape] & (arguments == NO_NAME)))
 
 
 def _known_work(attribution: Attribution, shapes: RangeShapes) -> _Known | None:
@@ -276,11 +276,11 @@ def _computed(
     for rows in inputs:
         _, code = distinct(code.astype(np.int64) << 32 | rows.astype(np.int64) + 1)
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
-    told = (
+    combinations = (
         known.take(pa.array(rows[first], mask=rows[first] < 0)).fill_null("").to_pylist()
         for known, rows in zip(texts, inputs, strict=True)
     )
-    table = [_judged(*combination) for combination in zip(*told, strict=True)]
+    table = [_judged(*combination) for combination in zip(*combinations, strict=True)]
     columns = np.array(table, np.float64).reshape(len(table), 3)
     return tuple(columns[code].T)
 

@@ -119,7 +119,7 @@ class Crowd:
 
     @classmethod
     def of(cls, order: DeviceOrder) -> Crowd:
-        """Tell the crowd from those that ran alone."""
+        """Separate the crowd from those that ran alone."""
         alone = order.alone
         return cls(order.row[alone], order.row[~alone])
 

@@ -12,7 +12,7 @@ NCCL attaches size, communicator, reduction and peer to the range of every call.
 launched inside such a range carries that message. In a group (``ncclGroupStart`` to
 ``ncclGroupEnd``) the calls only queue; the kernels are launched when the group ends, and carry
 together what was queued in it. So a group's messages belong to its kernel where it launched one;
-where it launched several it is not told which carries what, and none is given to any.
+where it launched several it is unknown which carries what, and none is given to any.
 
 The oracle is in tests/unit/analysis/test_messages.py.
 """
@@ -81,7 +81,7 @@ class Collectives(Table):
     """Messages of NCCL that its kernels are known to carry."""
     bytes: Column = column("i8")
     """Their size, -1 where no message is known."""
-    told: Column = column("i8")
+    known: Column = column("i8")
     """Kernels whose messages are known."""
 
 
@@ -129,8 +129,8 @@ def collectives(
     carried = carried_messages(attribution, rows)
     messages = Messages.empty() if carried is None else carried
     of_message = code[np.searchsorted(rows, messages.op)]
-    known = counts(of_message, size)
-    told = counts(code[np.isin(rows, messages.op)], size)
+    carrying = counts(code[np.isin(rows, messages.op)], size)
+    of_size = counts(of_message, size)
     table = Collectives(
         name=ops.name[rows[longest]],
         path=path[longest],
@@ -138,9 +138,9 @@ def collectives(
         gpu_ns=sums(code, duration, size),
         exposed_ns=sums(code, lone, size),
         longest_ns=duration[longest],
-        messages=known,
-        bytes=np.where(known > 0, sums(of_message, messages.bytes, size), -1),
-        told=told,
+        messages=of_size,
+        bytes=np.where(of_size > 0, sums(of_message, messages.bytes, size), -1),
+        known=carrying,
     )
     order = np.lexsort((-table.gpu_ns, -table.exposed_ns))
     row = np.argsort(order)[of_message]
@@ -179,7 +179,7 @@ class Messages(Table):
 
 
 def carried_messages(attribution: Attribution, talks: Column) -> Messages | None:
-    """Every message whose operation is told; ``talks`` are the rows of communicating ops.
+    """Every message whose operation is known; ``talks`` are the rows of communicating ops.
 
     ``None`` where the capture has neither torch's messages nor payloads of NCCL.
     """
@@ -201,8 +201,8 @@ def carried_messages(attribution: Attribution, talks: Column) -> Messages | None
     op[own[inside]] = called[inside]
     groups = _Groups.of(trace, trace.ranges, attribution.tree.end)
     _grouped(groups, op, sent, launch, called, inside)
-    told = Messages(**{**messages.columns(), "op": op})
-    return told.take(op != NO_ROW)
+    linked = Messages(**{**messages.columns(), "op": op})
+    return linked.take(op != NO_ROW)
 
 
 def _said_of_kernels(trace: Trace, talks: Column) -> Messages:

@@ -129,7 +129,7 @@ def _outermost(
 
 
 def _kinds(attribution: Attribution, syncs: SyncCalls) -> tuple[Column, Column]:
-    """Per call: (kind, -1 for one that is no event; row of ``syncs``, -1)."""
+    """Per call: (kind, -1 for one that is not an event; row of ``syncs``, -1)."""
     trace, ops = attribution.trace, attribution.trace.ops
     calls = trace.calls
     roles = call_roles(trace)

@@ -52,15 +52,15 @@ def step_of(model: Model) -> int:
 
 def calibration(sample: Sample) -> Calibration:
     """The factor that gives the measured unprofiled step, else the default one."""
-    told = sample.attribution.trace.profiling
-    costs = told.costs if told else DEFAULT_COSTS
+    measured = sample.attribution.trace.profiling
+    costs = measured.costs if measured else DEFAULT_COSTS
     slow = _slowness(sample)
     default = Calibration("default", DEFAULT_FACTOR / slow, slow, costs)
-    if told is None or told.bare is None:
+    if measured is None or measured.bare is None:
         return default
     low, high = FACTORS
     lengths = [_solved_step(sample, slow, costs, factor) for factor in (low, high)]
-    target = told.bare.step_ns
+    target = measured.bare.step_ns
     if lengths[1] - lengths[0] <= DEPENDS * target:
         return default
     for _ in range(20):

@@ -79,7 +79,7 @@ class _Walk:
     def add(self, part: Part, row: int, begin: int) -> bool:
         """Note a stretch from ``begin`` to where the walk is; whether the walk goes on.
 
-        An edge of negative length (the GPU is told inside the call) leads back to something that
+        An edge of negative length (the GPU starts inside the call) leads back to something that
         ends later than the walk is: less of that counts.
         """
         begin = max(begin, self.since)

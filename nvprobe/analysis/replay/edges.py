@@ -83,7 +83,7 @@ def position(used: Column, rows: Column) -> Column:
 
 
 def edges(ops: Placed, streams: int) -> Edges:
-    """Tell queued ops from free ones, and give each the other regime's length from the medians."""
+    """Part queued ops from free ones, and give each the other regime's length from the medians."""
     before = predecessors(ops.stream)
     first = np.append(True, ops.event[1:] != ops.event[:-1])
     has = before != NOTHING

@@ -70,7 +70,7 @@ class QueuedOps(Table):
     gap: Column = column("i8")
     """From the end of the op before on its stream, at least."""
     lat: Column = column("i8")
-    """From the end of its event, at least; negative where the GPU is told inside the call."""
+    """From the end of its event, at least; negative where the GPU starts inside the call."""
     dep: Column = column("i8")
     """Row of an op of another stream that it waits for, or ``NOTHING``."""
     dep_lat: Column = column("i8")

@@ -84,7 +84,7 @@ def without_waiting(
 def full_queue(
     events: Recorded, calls: Calls, dur: Column, first_op: Column, end: Column
 ) -> tuple[Column, int]:
-    """(dur without waiting for room in the queue, how many launches the queue takes)."""
+    """(dur without waiting for a free place in the queue, how many launches the queue takes)."""
     until = np.append(first_op[1:], len(end))
     launching = np.flatnonzero((events.kind == EventKind.LAUNCH) & (until > first_op))
     dur = dur.copy()

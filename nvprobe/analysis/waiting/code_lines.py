@@ -8,7 +8,7 @@ initiating thread was running, which is the line that called ``backward``.
 
 Which line of the user's code a thread was in: Python frames of a torch trace.
 
-A frame tells the function and its first line, not the line being run: ``train.py:50 (step)``.
+A frame has the function and its first line, not the line being run: ``train.py:50 (step)``.
 The user's frame is the innermost one that belongs neither to torch or Triton, nor to a file that
 Inductor generated, nor to Python itself.
 
@@ -264,7 +264,7 @@ class LineSamples:
     labels: pa.StringArray
 
     def tellers(self, attribution: Attribution) -> Column:
-        """Whose samples tell what each thread does (one more, -1, for no thread).
+        """Whose samples show what each thread does (one more, -1, for no thread).
 
         Its own; a thread without any (autograd's run no Python) follows the initiating one.
         """

@@ -102,7 +102,7 @@ def _of_selection(attribution: Attribution, inside: Column) -> Gaps:
 
 
 def unrecorded(trace: Trace, begin: Column, end: Column) -> Column:
-    """Bool per interval: part of it was recorded by no source, so that it is no gap."""
+    """Bool per interval: part of it was recorded by no source, so that it is not a gap."""
     if not trace.unrecorded:
         return np.zeros(len(begin), bool)
     starts, ends = np.array(trace.unrecorded, np.int64).T
@@ -181,7 +181,7 @@ def device_use(attribution: Attribution) -> DeviceUse:
 def _unrecorded(
     attribution: Attribution, device: Column, start: Column, end: Column, size: int
 ) -> Column:
-    """ns per device between works of which nobody can tell whether it idled."""
+    """ns per device between works for which it is unknown whether it idled."""
     if not attribution.trace.unrecorded:
         return np.zeros(size, np.int64)
     group, begin, finish = merged(device, start, end)

@@ -140,7 +140,7 @@ def _started_something(attribution: Attribution) -> Column:
 
 
 def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
-    """The ranges that tell what their thread does, by cause."""
+    """The ranges that say what their thread does, by cause."""
     ranges, tree = attribution.trace.ranges, attribution.tree
     if not len(ranges):
         return {cause: (np.empty(0, np.int64),) * 3 for cause, _ in _RANGE_CAUSES}

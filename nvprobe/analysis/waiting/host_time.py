@@ -124,7 +124,7 @@ class HostTime(Table):
     idle_ns: Column = column("i8")
     """GPU idle time assigned to ``host`` here."""
     samples: Column | None = column("i8", optional=True)
-    """Python samples that told the line; launches and times of a path are divided among its
+    """Python samples that gave the line; launches and times of a path are divided among its
     lines as its samples are. ``None`` where lines are exact, or where there are none."""
 
 

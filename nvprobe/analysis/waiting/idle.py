@@ -10,7 +10,7 @@ part has one path; its ns by cause then are differences of covered lengths (``ho
 
 Definition: docs/attribution.md, "Idle". Oracle: tests/oracle_waits.py.
 
-Idle time by line, where Python samples tell the line.
+Idle time by line, where Python samples give the line.
 
 How it is shared out, and what that is worth: :mod:`nvprobe.analysis.waiting.code_lines`.
 """
@@ -109,7 +109,7 @@ def idle_instants(
 ) -> tuple[Column, Column, Column]:
     """(sample, path, cause) of the samples that fall into the host's part of gaps.
 
-    A sample tells of the gaps that its thread ended. Its cause is that of the nanosecond it begins.
+    A sample stands for the gaps that its thread ended. Its cause is that at its first nanosecond.
     """
     delays = _delays(gaps, waits, work)
     found = list(gaps.containing(samples.time)) or [(np.empty(0, np.int64),) * 2]

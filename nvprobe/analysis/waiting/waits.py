@@ -70,7 +70,7 @@ class Waits:
     lines: CodeLines | None
     """The Python frames, where the trace has any."""
     sampled: SampledIdle | None = None
-    """Where it has none: what Python samples tell of idle time."""
+    """Where it has none: what Python samples say of idle time."""
 
     @property
     def line_labels(self) -> list[str]:

@@ -31,7 +31,7 @@ def _unprofiled(cost: ProfilerCost) -> str:
         return f"an estimated {time(low)} to {time(high)} unprofiled (not measured)"
     spread = high - cost.unprofiled_ns
     sure = f" ± {time(spread)}" if spread else ""
-    doubt = "" if cost.can_tell else ": profiling costs less than steps vary by"
+    doubt = "" if cost.is_known else ": profiling costs less than steps vary by"
     return f"{time(cost.unprofiled_ns)}{sure} unprofiled{doubt}"
 
 
@@ -39,7 +39,7 @@ def _idle(cost: ProfilerCost) -> str:
     """Only of a measurement: an estimate is too coarse to take its difference."""
     if cost.source == "estimated" or not cost.idle_ns or not cost.profiler_idle_ns:
         return ""
-    if not cost.can_tell or cost.profiler_idle_ns < _NOTABLE * cost.profiled_ns:
+    if not cost.is_known or cost.profiler_idle_ns < _NOTABLE * cost.profiled_ns:
         return ""
     share = cost.profiler_idle_ns / cost.idle_ns
     return f"; {share:.0%} of its idle time ({time(cost.idle_ns)}) is the profiler's"

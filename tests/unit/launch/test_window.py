@@ -153,7 +153,7 @@ def test_the_overhead_of_loops_that_wait_for_different_things(
     assert overhead.window.step_ns == pytest.approx(expected[1], rel=0.01)
     change = 100 * (expected[1] / expected[0] - 1)
     assert f"{change:+.1f} %" in str(overhead) or "cannot tell" in str(overhead)
-    assert overhead.cannot_tell == (expected[0] == expected[1])
+    assert overhead.is_unknown == (expected[0] == expected[1])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_steps_that_vary_by_more_than_the_profiler_costs(clock: Clock, tmp_path:
     run(StepWatch([Log(clock)], 10, 15, status=tmp_path), clock, durations)
     overhead = WindowStatus.read(tmp_path).overhead
     assert overhead.slowdown == 1.1
-    assert overhead.cannot_tell
+    assert overhead.is_unknown
     assert "cannot tell, steps vary by" in str(overhead)
 
 
@@ -293,4 +293,4 @@ def test_one_window_group_is_as_uncertain_as_the_bare_groups_are() -> None:
     found = status.overhead
     assert found.window is not None
     assert found.window.spread_ns == round(0.1 / 10.1 * 10_400_000)
-    assert not found.cannot_tell
+    assert not found.is_unknown

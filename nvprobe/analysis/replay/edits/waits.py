@@ -195,7 +195,7 @@ def allocator(sample: Sample, events: Column) -> Edit:
 
 
 def input_wait(sample: Sample) -> Edit:
-    """Batches made by workers ahead of time; a step is no shorter than they take.
+    """Batches made by workers ahead of time; a step takes at least as long as they do.
 
     Low: two workers; mid: eight; high: as many as it takes.
     """
