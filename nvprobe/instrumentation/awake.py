@@ -23,6 +23,9 @@ now = True
 """Read as ``awake.now``, never imported by name. True where nobody has asked to sleep: a program
 that only annotates its model has no window."""
 
+woken = False
+"""Whether it was asleep before: what is awake from the start on records the whole run."""
+
 _window = True
 _never = False
 _held = 0
@@ -70,10 +73,11 @@ def release() -> None:
 
 
 def _change(*, awake: bool) -> None:
-    global _window, now
+    global _window, now, woken
     if awake == _window:
         return
     _window = awake
+    woken = awake
     now = awake or (_held > 0 and not _never)
     for on_wake, on_sleep in _followers:
         _call(on_wake if awake else on_sleep)

@@ -1,8 +1,8 @@
 """The phase ``h2d``: copies from the host's memory to the device, by ``Tensor.to`` and ``.cuda``.
 
 A range around each of thousands of small copies would cost more than they do and say nothing new.
-So a step in which more than `MOST` small ones are made is the last one with this phase, until the
-instrumentation wakes the next time: the copies then belong to the range around them.
+So the phase ends with the first step that makes more than `MOST` small ones, in its midst, until
+the instrumentation wakes the next time: the copies then belong to the range around them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ def _begin() -> None:
 
 
 def _next_step(_done: int) -> None:
-    """Stop where the step that has ended made too many small copies."""
+    """Count the small copies of one step."""
     global _small
-    if _small > MOST:
-        _hooks.undo()
     _small = 0
 
 
@@ -89,6 +87,7 @@ def _ranged(tensor: Any) -> bool:
     if tensor.numel() * tensor.element_size() < LARGE:
         _small += 1
         if _small > MOST:
+            _hooks.undo()
             return False
     _openings += 1
     return True

@@ -142,7 +142,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     instrumentation = awake
     key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
     is_compiling = compiling_module.compiling
-    due, note = places.due, places.called
+    note, first_calls, every = places.called, places.FIRST_CALLS, places.EVERY
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The class's forward, inside a range where the module has a record."""
@@ -155,7 +155,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             if record is not None and record.root is owner:
                 if instrumentation.now and side.is_open():
                     record.calls += 1
-                    if due(record.calls):
+                    if record.calls <= first_calls or record.calls % every == 0:
                         note(record, None)
                 return call_root(original, record, self, args, kwargs)
             return original(self, *args, **kwargs)
@@ -169,7 +169,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             finally:
                 emit.pop()
         record.calls += 1
-        if due(record.calls):
+        if record.calls <= first_calls or record.calls % every == 0:
             note(record, record.within)
         first, start = number(), now()
         emit.push(record.label)

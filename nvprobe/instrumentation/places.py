@@ -49,6 +49,8 @@ STACK_LINES = 3
 FIRST, EVERY = 64, 13
 """Openings of one range that are all looked at; of later ones each thirteenth is, as loops like
 powers of two."""
+FIRST_CALLS = 16
+"""Likewise, of one module: it is seldom called from several lines, and a window holds few calls."""
 LOOKS = 16
 """How often it is looked behind one line of torch for who calls a module through it."""
 

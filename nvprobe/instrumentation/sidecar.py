@@ -2,7 +2,8 @@
 
 Schema ``nvprobe.sidecar/1`` is documented in docs/sidecar.md. Lines go out with one unbuffered
 ``write`` each, so a killed program keeps them; only `row` collects (a line for many rows), for at
-most `ROWS_PER_LINE` rows or until the next `flush`, which every step does.
+most `ROWS_PER_LINE` rows or until the next `flush`, which every step does. In a capture window,
+whose steps are timed, rows stay in memory until its end, at most `MOST_HELD` of a kind.
 
 Nothing here raises into the user's program: a full disk closes the sidecar with a debug line.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.errors import without_folders
-from nvprobe.instrumentation import emitter
+from nvprobe.instrumentation import awake, emitter
 from nvprobe.instrumentation.sources import main_name
 from nvprobe.placement import placement
 from nvprobe.version import __version__
@@ -37,6 +38,8 @@ FOLDER_VARIABLE = "NVPROBE_SIDECAR"
 LIMIT = 256 * 2**20
 """Bytes of a file at which rows end; single lines go on for an eighth more."""
 ROWS_PER_LINE = 256
+MOST_HELD = 2**15
+"""Rows of a kind kept in memory during a window, about 10 MB."""
 CLOCK_LEAD_NS = 50_000
 """How far ahead `clock` names its instant: the time to make the name ready."""
 
@@ -56,6 +59,7 @@ class _File:
         self.descriptor: int | None = None
         self.rows: dict[str, deque[tuple[Any, ...]]] = {}
         self.columns: dict[str, tuple[str, ...]] = {}
+        self.most_rows = MOST_HELD if awake.woken else ROWS_PER_LINE
 
     def path(self) -> Path:
         """``sidecar.<rank>.<pid>.jsonl``; rank 0 outside a distributed job."""
@@ -137,6 +141,7 @@ def open(folder: str | os.PathLike[str] | None = None) -> Path | None:  # noqa: 
         log.warning("no sidecar: %s", error)
         return None
     _file = file
+    awake.follow(_window_changes, _window_changes)
     clock()
     for listener in _listeners:
         listener()
@@ -183,8 +188,22 @@ def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
         file.columns[kind] = columns  # first: another thread may write the rows at once
         rows = file.rows.setdefault(kind, deque())
     rows.append(values)
-    if len(rows) >= ROWS_PER_LINE:
+    if len(rows) >= file.most_rows:
         _flush_kind(file, kind)
+
+
+def step_ended() -> None:
+    """Write the rows of a step, unless they wait for the end of its window."""
+    if awake.now and not awake.woken:
+        flush()
+
+
+def _window_changes() -> None:
+    """Keep rows in memory from here on in a window; write them at its end."""
+    if _file is not None:
+        _file.most_rows = MOST_HELD if awake.woken else ROWS_PER_LINE
+    if not awake.woken:
+        flush()
 
 
 def flush() -> None:
@@ -199,16 +218,17 @@ def flush() -> None:
 
 def _flush_kind(file: _File, kind: str) -> None:
     """Write what is there now; popping one by one loses nothing to threads that still append."""
-    rows = file.rows[kind]
+    collected = file.rows[kind]
     taken = []
-    for _ in range(len(rows)):
+    for _ in range(len(collected)):
         try:
-            taken.append(rows.popleft())
+            taken.append(collected.popleft())
         except IndexError:  # another thread flushes too
             break
-    if taken:
-        columns = file.columns[kind]
-        _append(file, {"kind": kind, "columns": columns, "rows": taken}, LIMIT)
+    columns = file.columns[kind]
+    for first in range(0, len(taken), ROWS_PER_LINE):
+        rows = taken[first : first + ROWS_PER_LINE]
+        _append(file, {"kind": kind, "columns": columns, "rows": rows}, LIMIT)
 
 
 def _append(file: _File, fields: dict[str, Any], limit: int) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
+from nvprobe.instrumentation import emitter, places, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.frames import uncounted
 
@@ -196,8 +196,7 @@ def _write(here: _Here, ended: int) -> None:
         return
     row = (here.index, threading.get_native_id(), here.start_ns, ended, here.data_ns, here.source)
     sidecar.row("step", COLUMNS, row)
-    if awake.now:
-        sidecar.flush()
+    sidecar.step_ended()
     if ended - _last_clock >= CLOCK_EVERY_NS:
         _last_clock = ended
         sidecar.clock()

@@ -1,47 +1,71 @@
-"""Lines of hidden synchronizations from the methods of tensors that wait, for distributed programs.
+"""Lines of hidden synchronizations from the methods of tensors that wait.
 
-There torch's sync debug mode would print warnings from threads that Python does not know. These
-methods are replaced while the instrumentation is awake: only what always waits, when it does. A
-call from C++ (``torch.unique``, an extension) is not seen.
+For distributed programs, where torch's sync debug mode would print warnings from threads that
+Python does not know, and for what is new in later steps of a window, where a warning for each
+synchronization would cost too much. These methods are replaced while the instrumentation is awake:
+only what always waits, when it does. A call from C++ (``torch.unique``, an extension) is not seen.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.frames import uncounted
 from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.sources import is_library
 from nvprobe.instrumentation.torch_hooks import hide_from_dynamo
 
-__all__ = ["begin", "end"]
+__all__ = ["begin", "end", "note_again"]
 
 METHODS = ("item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__float__")
 """Methods that wait for the value of a tensor on the GPU."""
 INDEXING = ("__getitem__", "__setitem__")
 """Those wait where the index is a tensor of truth values."""
 
-_hooks = Hooks("lines of hidden synchronizations in a distributed program")
-_note: Callable[[str], object] = str
+_hooks = Hooks("lines of hidden synchronizations without torch's debug mode")
+_note: Callable[[str], bool] = bool
+_noted: dict[tuple[int, int], CodeType] = {}
+"""Instructions that need no note before `note_again`; their code is kept, so that ids stay its."""
 
 
-def begin(note: Callable[[str], object]) -> None:
-    """Call ``note("Tensor.item")`` after each call that has waited, behind one frame of ours."""
+def begin(note: Callable[[str], bool], *, indexing: bool) -> None:
+    """Call ``note("Tensor.item")`` after each call that has waited, behind one frame of ours.
+
+    Args:
+        note: Returns whether it is to be called for the next wait of the same line, too.
+        indexing: Whether indexing is followed; it waits seldom, and is then slower by half a
+            microsecond each time.
+
+    """
     global _note
     _note = note
     if not _hooks.begin():
         return
     for name in METHODS:
         _hooks.replace("torch", f"Tensor.{name}", _waiting(_always), inherited=True)
-    for name in INDEXING:
+    for name in INDEXING if indexing else ():
         _hooks.replace("torch", f"Tensor.{name}", _waiting(_by_mask), inherited=True)
 
 
 def end() -> None:
     """Give torch its methods back."""
     _hooks.undo()
+    note_again()
+
+
+def note_again() -> None:
+    """Note each line once more."""
+    _noted.clear()
+
+
+def _shared(code: CodeType) -> bool:
+    """Whether lines of this code stand for many of the program's: torch's own."""
+    return is_library(code.co_filename)
 
 
 def _always(_args: tuple[Any, ...]) -> bool:
@@ -77,9 +101,12 @@ def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                _note(what)
+                frame = sys._getframe(1)
+                key = id(frame.f_code), frame.f_lasti
+                if key not in _noted and not _note(what) and not _shared(frame.f_code):
+                    _noted[key] = frame.f_code
 
-        hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask])
+        hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask, _shared])
         return method
 
     return wrap

@@ -15,9 +15,12 @@ A mark costs microseconds, a warning that the interpreter has shown once for its
 So each of the first `FULL_STEPS` steps has a mark for every synchronization, and a later one for
 the first on each line; the analysis gives the others the line of their kind.
 
+After them the mode is off for the rest of a window, because each warning costs more than a
+microsecond. The methods of tensors that wait are wrapped instead (`sync_methods`): the first wait
+on each line of a step has a mark, the others cost a look in a dictionary.
+
 A thread without Python prints torch's warning itself: code of ``torch.distributed`` does. So in a
-distributed program the mode stays off, and the methods of tensors that wait are wrapped instead
-(`sync_methods`).
+distributed program the mode is off from the start.
 
 Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
 are wrapped. Setting the mode does not initialize CUDA: it waits until the program does.
@@ -112,7 +115,7 @@ class _Site:
     def __init__(self, code: object, label: Label) -> None:
         self.code = code  # kept, so that its id stays its own
         self.count = 0
-        self.left = MOST
+        self.left = _marks_per_line()
         self.label = label
 
 
@@ -154,14 +157,14 @@ def _begin() -> None:
     if not _explicit_hooks.active:  # uninstalled
         return
     if _distributed():
-        sync_methods.begin(_try_to_note)
+        sync_methods.begin(_try_to_note, indexing=True)
         return
     if not _hooks.begin():
         return
     _hooks.replace("warnings", _SHOW, _showing)
     for name in _MUTATED:
         _hooks.replace("warnings", name, _keeping_first, optional=True)
-    _mutated()
+    _put_first()
     _hooks.replace("torch.cuda", "set_sync_debug_mode", _setting)
     after_import("torch.cuda", lambda cuda: _debug(cuda, WARN))
 
@@ -177,7 +180,6 @@ def _end() -> None:
     _hooks.undo()
     if _FILTER in warnings.filters:
         warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
-    _mutated()
 
 
 def _distributed() -> bool:
@@ -193,7 +195,7 @@ def _becoming_distributed(original: Callable[..., Any]) -> Callable[..., Any]:
         """The same, torch's sync debug mode off from now on."""
         if _hooks.active:
             _end()
-            sync_methods.begin(_try_to_note)
+            sync_methods.begin(_try_to_note, indexing=True)
         return original(*args, **kwargs)
 
     return init_process_group
@@ -203,7 +205,15 @@ def _next_step(_done: int) -> None:
     """Between steps: each line is to be marked once more."""
     global _full_steps
     _full_steps -= 1
-    _show_again(MOST if _full_steps > 0 else 1)
+    if _full_steps == 0 and _hooks.active and awake.woken:
+        _end()
+        sync_methods.begin(_try_to_note, indexing=False)
+    _show_again(_marks_per_line())
+
+
+def _marks_per_line() -> int:
+    """Marks that a line may have in this step."""
+    return MOST if _full_steps > 0 else 1
 
 
 def _show_again(times: int) -> None:
@@ -213,6 +223,7 @@ def _show_again(times: int) -> None:
         registry.pop(key, None)
     for site in list(_sites.values()):
         site.left = times
+    sync_methods.note_again()
 
 
 def _debug(cuda: Any, mode: int) -> None:
@@ -261,13 +272,11 @@ def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_sync_debug_mode
 
 
-def _mutated() -> None:
-    """Announce to the interpreter that the filters changed; ours is put first on the way."""
-    for name in _MUTATED:
-        announce = getattr(warnings, name, None)
-        if announce is not None:
-            announce()
-            return
+def _put_first() -> None:
+    """Put our filter first; what the interpreter has shown before stays shown (no new version)."""
+    filters: Any = warnings.filters
+    if isinstance(filters, list) and (not filters or filters[0] is not _FILTER):
+        filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
 
 
 def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
@@ -276,9 +285,7 @@ def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(original)
     def filters_mutated() -> None:
         """The same, with nvprobe's filter in front again."""
-        filters: Any = warnings.filters
-        if isinstance(filters, list) and (not filters or filters[0] is not _FILTER):
-            filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
+        _put_first()
         original()
 
     return filters_mutated

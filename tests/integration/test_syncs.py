@@ -215,17 +215,33 @@ awake.sleep()
 mine = warnings.filters[:]
 syncs.install()
 assert modes == [] and warnings.filters == mine
+def own():
+    warnings.warn("the program's own")            # shown once, whatever begins and ends around it
+own()
 awake.wake()
 assert modes == [1]
-def twice(number):
+class Resident(torch.Tensor):                     # a tensor that says it is on a GPU
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+x = torch.ones(3).as_subclass(Resident)
+def wait():
+    if modes[-1]:
+        item()                                    # torch warns
+    else:
+        x.tolist()                                # and no more once the mode is off
+def run(number):
     steps.begin("call")
     for _ in range(4):
-        item(); item()
-    warnings.warn("the program's own")
+        wait(); wait()
+    own()
 for number in range(6):
-    twice(number)
+    run(number)
+    assert modes == [1, 0][: 1 + (number >= 2)], (number, modes)
+assert torch.Tensor.tolist is not torch._C.TensorBase.tolist
 awake.sleep()
 assert modes == [1, 0] and warnings.filters == mine
+assert torch.Tensor.item is torch._C.TensorBase.item
+own()
 assert not any("synchron" in str(key) for key in __warningregistry__), __warningregistry__
 """
 

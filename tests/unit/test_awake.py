@@ -9,7 +9,14 @@ from nvprobe.instrumentation import awake
 
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"now": True, "_window": True, "_never": False, "_held": 0}.items():
+    initial = {
+        "now": True,
+        "woken": False,
+        "_window": True,
+        "_never": False,
+        "_held": 0,
+    }
+    for name, value in initial.items():
         monkeypatch.setattr(awake, name, value)
     monkeypatch.setattr(awake, "_followers", [])
 

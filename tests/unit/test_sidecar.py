@@ -39,6 +39,39 @@ def only(folder: Path) -> list[dict]:
     return file
 
 
+def test_rows_of_a_window_are_written_at_its_end(tmp_path: Path):
+    code = """
+        from nvprobe.instrumentation import awake, sidecar
+        path = sidecar.open()
+        def rows():
+            return path.read_text().count("module")
+        def step(number):
+            for i in range(300):
+                sidecar.row("module", ("name", "first"), ("a", i))
+            sidecar.step_ended()
+        step(0)
+        assert rows() == 2, rows()               # the whole run is recorded: every step is written
+        awake.sleep()
+        awake.wake()
+        for number in range(3):
+            step(number)
+        assert rows() == 2, rows()
+        awake.sleep()
+        assert rows() == 2 + 4, rows()
+        awake.wake()
+        for number in range(sidecar.MOST_HELD // 300 + 1):
+            step(number)
+        assert rows() > 6 + 100, rows()          # memory is bounded
+        awake.wake()
+        step(0)
+    """
+    completed = run(code, tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    written = [line["rows"] for line in only(tmp_path) if line["kind"] == "module"]
+    assert max(map(len, written)) == 256
+    assert sum(map(len, written)) == 300 * (4 + (2**15 // 300 + 1) + 1)  # the end writes the rest
+
+
 def test_header_lines_and_rows(tmp_path: Path):
     code = """
         from nvprobe.instrumentation import sidecar
