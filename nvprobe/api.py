@@ -28,8 +28,6 @@ from nvprobe.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Results", "analyze"]
-
 Input: TypeAlias = "Trace | str | os.PathLike[str]"
 _SHOWN = 15
 """Paths that a notebook cell shows."""

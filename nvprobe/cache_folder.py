@@ -6,8 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["cache_folder", "is_own", "make_own"]
-
 _OFF = frozenset({"0", "off", "no", "false"})
 
 

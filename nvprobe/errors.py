@@ -14,15 +14,6 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-__all__ = [
-    "InputError",
-    "NvprobeError",
-    "ProgramNotFound",
-    "ToolError",
-    "UsageError",
-    "without_folders",
-]
-
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s:\"',()/]+/)+")
 
 

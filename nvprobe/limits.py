@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["HOW_TO_RAISE", "nesting", "path_bytes", "raised", "record_bytes", "rows", "unpacked"]
-
 HOW_TO_RAISE = "if you trust it, --raise-limits 10 reads it"
 
 _factor: ContextVar[float] = ContextVar("nvprobe limits", default=1.0)

@@ -28,8 +28,6 @@ from nvprobe.cache_folder import is_own, make_own
 from nvprobe.errors import ToolError
 from nvprobe.private_exports import drop_private_rows, private_folder, settle
 
-__all__ = ["Nsys", "candidates", "export", "find_importer", "find_nsys", "import_qdstrm", "probe"]
-
 PROBE_TIMEOUT_S = 20.0
 """How long ``nsys --version`` and ``--help`` may take before nsys counts as hung."""
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Placement", "placement"]
-
 
 @dataclass(frozen=True)
 class Placement:

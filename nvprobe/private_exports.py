@@ -19,8 +19,6 @@ from typing import Any
 
 from nvprobe.errors import ToolError
 
-__all__ = ["drop_private_rows", "private_folder", "settle"]
-
 _PRIVATE = ("TARGET_INFO_SYSTEM_ENV", "ProcessStreams", "ANALYSIS_FILE")
 """Tables of environments, of what the program printed, and of files."""
 _CAPTURE = "META_DATA_CAPTURE"

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from nvprobe.readers import load
-from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.trace import Trace
 
 

@@ -24,8 +24,6 @@ from nvprobe.attribution.nesting import nest
 from nvprobe.trace import NO_ROW, Column
 from nvprobe.trace.sidecar import ModuleCalls
 
-__all__ = ["BackwardNodes", "backward_nodes", "module_of_sequence"]
-
 
 @dataclass(frozen=True, slots=True)
 class BackwardNodes:

@@ -24,16 +24,6 @@ from nvprobe.attribution.nesting import nest
 from nvprobe.trace import NO_ROW, Column, OpKind, Trace
 from nvprobe.trace.sidecar import GraphManifest, ManifestKernel, ManifestNode
 
-__all__ = [
-    "UNKNOWN",
-    "GraphOps",
-    "Share",
-    "graph_ops",
-    "innermost_modules",
-    "owner_shares",
-    "qualified",
-]
-
 UNKNOWN = "?"
 """Stands for a module that cannot be placed apart from others."""
 ROOT = "(root)"

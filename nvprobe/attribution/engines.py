@@ -21,8 +21,6 @@ import pyarrow.compute as pc
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column, Table, column
 
-__all__ = ["FORMS", "Batches", "Form", "Parsed", "Role", "StepPhase", "parse"]
-
 UNKNOWN = -1
 
 

@@ -16,20 +16,6 @@ import numpy as np
 
 from nvprobe.trace import Column
 
-__all__ = [
-    "Coverage",
-    "Instants",
-    "by_group",
-    "expand",
-    "firsts",
-    "gaps",
-    "merged",
-    "runs",
-    "slices",
-    "sorted_by",
-    "union_length",
-]
-
 
 def sorted_by(group: Column, start: Column) -> Column:
     """Row order by group, then start; equal keys keep their order (stable)."""

@@ -17,8 +17,6 @@ from typing import TypeVar
 
 from nvprobe.trace.sidecar import ManifestKernel
 
-__all__ = ["match_calls"]
-
 T = TypeVar("T")
 Owners = tuple[int, ...]
 """Positions of manifest calls."""

@@ -24,17 +24,6 @@ import pyarrow.compute as pc
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import NO_NAME, Column, Ranges, RangeSource, Trace
 
-__all__ = [
-    "CATEGORY_KINDS",
-    "OWN_DOMAIN",
-    "RANGES",
-    "RangeRole",
-    "autograd_names",
-    "automatic_phases",
-    "range_kinds",
-    "range_roles",
-]
-
 OWN_DOMAIN = "nvprobe"
 """The NVTX domain that nvprobe.annotate writes."""
 

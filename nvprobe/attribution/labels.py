@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from nvprobe.trace import Column
 
-__all__ = ["Labels", "cut_out", "labels"]
-
 _SEQUENCE, _OPERATOR_ID = b", seq = ", b", op_id = "
 _OTHERS = (
     b", stashed seq = ",

@@ -9,8 +9,6 @@ import numpy as np
 from nvprobe.attribution.model import Attribution, Method
 from nvprobe.trace import Column
 
-__all__ = ["Entry", "Ledger", "LedgerError", "ledger"]
-
 
 class LedgerError(AssertionError):
     """The books do not balance: a defect of nvprobe, never a rounding matter."""

@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from nvprobe.attribution.names import CleanNames
     from nvprobe.attribution.paths import OpenPaths
 
-__all__ = [
-    "Attribution",
-    "Kind",
-    "Method",
-    "ModuleMethod",
-    "Modules",
-    "Outside",
-    "PathTable",
-    "Phase",
-    "RangeTree",
-    "Unfiltered",
-]
-
 
 class Method(IntEnum):
     """How an op got its owner path; from ``UNRESOLVED`` on: why it has none."""

@@ -19,8 +19,6 @@ from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Attribution, ModuleMethod, Modules, Phase
 from nvprobe.trace import NO_PAYLOAD, NO_ROW, Column
 
-__all__ = ["module_ledger", "modules"]
-
 
 def modules(attribution: Attribution) -> Modules:
     """Modules and lines of every op; more of them where the trace has a sidecar merged in."""

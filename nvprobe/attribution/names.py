@@ -18,8 +18,6 @@ from nvprobe.attribution.labels import labels
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
 
-__all__ = ["STEP_WORDS", "CleanNames", "clean_names"]
-
 STEP_WORDS = (
     "step",
     "iter",

@@ -18,8 +18,6 @@ import numpy as np
 from nvprobe.attribution.intervals import running_max, slices, sorted_by
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = ["Nesting", "nest", "row_type"]
-
 
 def row_type(rows: int) -> type[np.signedinteger[Any]]:
     """What references to a table of so many rows are kept in: half the memory where it fits."""

@@ -14,8 +14,6 @@ from nvprobe.attribution.paths import NO_PATH, OpenPaths
 from nvprobe.trace import NO_ROW, Calls, Column, GraphNodes, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
 
-__all__ = ["calls_of_ops", "capture_paths", "owners", "smallest_correlation"]
-
 
 def calls_of_ops(calls: Calls, ops: Ops) -> Column:
     """int64 row of ``calls`` per op, -1 where no call has its correlation id.

@@ -26,16 +26,6 @@ from nvprobe.errors import InputError
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Ranges, RangeSource, Trace
 from nvprobe.trace.sidecar import CaptureRanges
 
-__all__ = [
-    "NO_PATH",
-    "OpenPaths",
-    "PathTrie",
-    "RangeFacts",
-    "captured_ranges",
-    "own_paths",
-    "with_captures",
-]
-
 NO_PATH = -1
 
 

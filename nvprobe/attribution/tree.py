@@ -25,8 +25,6 @@ from nvprobe.attribution.paths import (
 )
 from nvprobe.trace import NO_ROW, OPEN, Column, Ranges, Trace
 
-__all__ = ["EXHAUSTED", "autograd_threads", "initiating_threads", "range_tree"]
-
 
 def initiating_threads(trace: Trace, ranges: Ranges, end: Column, steps: Column) -> Column:
     """The initiating thread of each process: int32 thread row, -1 for a process without ranges.

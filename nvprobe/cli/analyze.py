@@ -12,8 +12,6 @@ from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import keep_json, show, tree_view, view_options
 
-__all__ = ["command"]
-
 
 @click.command("analyze")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())

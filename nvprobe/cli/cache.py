@@ -6,8 +6,6 @@ import click
 
 from nvprobe.cli.settings import Settings, common_options
 
-__all__ = ["command"]
-
 
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove everything that is kept.")
@@ -34,10 +32,11 @@ def command(settings: Settings, /, clear: bool) -> None:
 def _json() -> str:
     import msgspec
 
+    from nvprobe.cache_folder import cache_folder
     from nvprobe.readers import cache
     from nvprobe.readers.input_errors import base_name
 
-    folder = cache.folder()
+    folder = cache_folder()
     rows = [
         {
             "kind": entry.kind,
@@ -59,10 +58,11 @@ def _json() -> str:
 def _show() -> None:
     import time
 
+    from nvprobe.cache_folder import cache_folder
     from nvprobe.readers import cache
     from nvprobe.readers.input_errors import printable
 
-    folder, rows = cache.folder(), cache.entries()
+    folder, rows = cache_folder(), cache.entries()
     if folder is None:
         click.echo("Nothing is kept: NVPROBE_CACHE switches it off.")
         return

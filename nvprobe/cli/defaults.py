@@ -19,15 +19,6 @@ import click
 
 from nvprobe.errors import UsageError
 
-__all__ = [
-    "ALLOWED",
-    "OWN_VARIABLES",
-    "check_variables",
-    "default_map",
-    "name_variables",
-    "options_of",
-]
-
 _SHOWN_OR_MEASURED = """
 quiet verbose json depth kind hide filter sort rows kernels by
 process device thread domain range steps time step-name index python-stacks

@@ -10,8 +10,6 @@ from nvprobe.cli.filters import filter_options, selection_of
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import show, tree_view, view_options
 
-__all__ = ["command"]
-
 
 @click.command("demo")
 @view_options

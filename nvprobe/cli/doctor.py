@@ -8,8 +8,6 @@ import click
 
 from nvprobe.cli.settings import Settings, common_options
 
-__all__ = ["command"]
-
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "absent": None}
 
 

@@ -22,8 +22,6 @@ from nvprobe.errors import UsageError
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
 
-__all__ = ["command"]
-
 
 @click.command("export")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())

@@ -13,8 +13,6 @@ import click
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, UsageError
 
-__all__ = ["deliver", "in_words", "not_written", "spare_inputs", "write_file"]
-
 _LONGEST_PATH = 4096
 _MOST_AT_ONCE = 2**24
 

@@ -11,8 +11,6 @@ import click
 if TYPE_CHECKING:
     from nvprobe.analysis.selection import Selection
 
-__all__ = ["filter_options", "selection_of", "stacks_option"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from nvprobe.launch.options import LaunchOptions
     from nvprobe.launch.outcome import Outcome
 
-__all__ = ["command"]
-
-
 _ONCE = frozenset({"--", "--dry-run", "--json"})
 """Words for the launch of a job, not for the launch of each rank."""
 

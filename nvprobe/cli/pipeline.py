@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.analysis.selection import Selection
 
-__all__ = ["analysis_of", "exports_beside"]
-
 
 def analysis_of(
     settings: Settings,

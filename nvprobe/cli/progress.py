@@ -13,8 +13,6 @@ from nvprobe.cli.settings import Settings
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Stages", "stages"]
-
 _PATIENCE_S = 1.0
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Settings", "common_options", "output_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

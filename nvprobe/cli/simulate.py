@@ -13,8 +13,6 @@ from nvprobe.cli.settings import Settings, common_options, output_options
 if TYPE_CHECKING:
     from nvprobe.analysis.simulation import OnPath, Simulation
 
-__all__ = ["command"]
-
 ROWS = 12
 
 

@@ -10,8 +10,6 @@ import click
 from nvprobe.cli.files import deliver, spare_inputs
 from nvprobe.cli.settings import Settings, common_options, output_options
 
-__all__ = ["command"]
-
 
 @click.command("verify")
 @click.argument("before", metavar="RUN", type=click.Path())

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from nvprobe.cli.settings import Settings
     from nvprobe.report.console import TreeView
 
-__all__ = ["keep_json", "show", "tree_view", "view_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 KINDS = ("user", "step", "phase", "module", "graph", "collective", "operator", "library")

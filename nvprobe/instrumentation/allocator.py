@@ -15,8 +15,6 @@ from typing import Any
 from nvprobe.instrumentation import awake, sidecar, steps, torch_hooks
 from nvprobe.instrumentation.hooks import after_import
 
-__all__ = ["COLUMNS", "install", "uninstall"]
-
 COLUMNS = (
     "steps",
     "device",

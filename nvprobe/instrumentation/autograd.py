@@ -23,8 +23,6 @@ from nvprobe.instrumentation.hooks import Hooks, after_import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["install", "uninstall"]
-
 _hooks = Hooks("names of backward nodes")
 
 

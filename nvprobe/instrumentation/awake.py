@@ -15,8 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-__all__ = ["follow", "for_good", "hold", "release", "sleep", "wake"]
-
 log = logging.getLogger("nvprobe")
 
 now = True

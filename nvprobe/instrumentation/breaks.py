@@ -23,8 +23,6 @@ from nvprobe.instrumentation.sources import code_line, is_library, short_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["install", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("reasons of graph breaks and recompiles")
 

@@ -23,8 +23,6 @@ from nvprobe.instrumentation.hooks import Hooks, after_import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["install", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("ranges of collectives")
 _wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}

@@ -20,8 +20,6 @@ from nvprobe.instrumentation.hooks import Hooks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["install", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("compiled-graph ranges")
 

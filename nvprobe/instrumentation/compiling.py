@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["bind", "compiling"]
-
 
 def _search() -> bool:
     """Ask where torch was not there yet when `bind` was called last (`torch.compiler`: 2.1+)."""

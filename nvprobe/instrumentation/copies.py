@@ -17,8 +17,6 @@ from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.frames import uncounted
 from nvprobe.instrumentation.hooks import Hooks
 
-__all__ = ["install", "uninstall"]
-
 MOST = 32
 """Small copies of one step that have a phase each."""
 LARGE = 2**20

@@ -11,8 +11,6 @@ from nvprobe.instrumentation.ranges import decorate
 if TYPE_CHECKING:
     from nvprobe.instrumentation.modules import Select
 
-__all__ = ["annotate"]
-
 Target = TypeVar("Target")
 
 

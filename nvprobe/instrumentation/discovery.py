@@ -26,8 +26,6 @@ from nvprobe.instrumentation.modules import (
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["start", "stop"]
-
 log = logging.getLogger("nvprobe")
 
 _options: dict[str, Any] = {}

@@ -26,21 +26,6 @@ from nvprobe.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "DOMAIN",
-    "Backend",
-    "Category",
-    "Label",
-    "backend",
-    "domain",
-    "is_known",
-    "label",
-    "listening",
-    "name_of",
-    "nothing",
-    "use",
-]
-
 log = logging.getLogger("nvprobe")
 
 DOMAIN = "nvprobe"

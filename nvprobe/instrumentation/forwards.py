@@ -35,18 +35,6 @@ from nvprobe.instrumentation.frames import uncounted
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "Record",
-    "add_hooks",
-    "call",
-    "drop_record",
-    "is_wrapper",
-    "make_record",
-    "record_of",
-    "unwrap_classes",
-    "wrap_class",
-]
-
 KEY = "_nvprobe_range"
 """Where an instance's record is: a plain entry of its ``__dict__``."""
 COLUMNS = ("module", "thread", "first_seq", "last_seq", "start_ns", "end_ns")

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["uncounted"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _UNCOUNTED = " (as importlib._bootstrap)"

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["capturing", "install", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("CUDA graph ranges")
 _CAPTURE_END = "CUDAGraph.capture_end"

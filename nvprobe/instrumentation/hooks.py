@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Change = Callable[[ModuleType], None]
 
-__all__ = ["Hooks", "after_import"]
-
 log = logging.getLogger("nvprobe")
 
 

@@ -15,8 +15,6 @@ from nvprobe.instrumentation.hooks import after_import
 if TYPE_CHECKING:
     from nvprobe.instrumentation.modules import Select
 
-__all__ = ["Options", "instrument"]
-
 log = logging.getLogger("nvprobe")
 
 _PARTS = (

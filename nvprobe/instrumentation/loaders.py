@@ -15,8 +15,6 @@ from typing import Any
 from nvprobe.instrumentation import places
 from nvprobe.instrumentation.emitter import Category
 
-__all__ = ["note"]
-
 log = logging.getLogger("nvprobe")
 
 _noted: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     One: TypeAlias = str | type | Callable[[str, nn.Module], bool]
     Select: TypeAlias = One | Iterable[One] | None
 
-__all__ = ["annotate_modules", "remove", "walk"]
-
 Model = TypeVar("Model", bound="nn.Module")
 
 _TRANSPARENT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}

@@ -12,8 +12,6 @@ from nvprobe.instrumentation import graphs, modules, steps
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Periods", "periods"]
-
 log = logging.getLogger("nvprobe")
 
 

@@ -32,7 +32,6 @@ from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.frames import uncounted
 from nvprobe.instrumentation.hooks import Hooks, after_import
 from nvprobe.instrumentation.periods import periods
-from nvprobe.instrumentation.steps import on_step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nvprobe.instrumentation.forwards import Record
-
-__all__ = ["install", "on_step", "uninstall"]
-
 
 PHASES = (
     "data",

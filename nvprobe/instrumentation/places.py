@@ -29,19 +29,6 @@ from nvprobe.instrumentation.sources import code_line, is_library, source_line
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = [
-    "called",
-    "caller",
-    "code_of",
-    "define",
-    "due",
-    "hide",
-    "module_caller",
-    "note",
-    "site",
-    "site_behind",
-]
-
 COLUMNS = ("name", "category", "role", "source", "stack", "detail", "count")
 MOST = 4096
 """Places kept: names made without end (``f"item {i}"``) are not noted beyond that."""

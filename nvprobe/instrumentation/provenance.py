@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Record = dict[str, Any]
 
-__all__ = ["install", "manifest", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("kernel manifest of compiled graphs")
 

@@ -23,8 +23,6 @@ from nvprobe.instrumentation.emitter import Category, Label
 from nvprobe.instrumentation.frames import uncounted
 from nvprobe.instrumentation.torch_hooks import hide_from_dynamo, torch_loaded
 
-__all__ = ["Range", "decorate", "range"]
-
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 

@@ -29,8 +29,6 @@ from nvprobe.instrumentation.sources import main_name
 from nvprobe.placement import placement
 from nvprobe.version import __version__
 
-__all__ = ["close", "clock", "flush", "is_open", "lacking", "on_open", "open", "row", "write"]
-
 log = logging.getLogger("nvprobe")
 
 SCHEMA = "nvprobe.sidecar/1"

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-__all__ = ["code_line", "is_library", "short_path", "source_line", "user_stack"]
-
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _KEPT_FOLDERS = 2
 """Folders kept above a file that belongs to no package and lies outside the working folder."""

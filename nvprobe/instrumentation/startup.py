@@ -20,8 +20,6 @@ from typing import Any
 
 from nvprobe.instrumentation.hooks import after_import
 
-__all__ = ["INHERIT_VARIABLE", "PROGRAM_VARIABLE", "start", "variables"]
-
 log = logging.getLogger("nvprobe")
 
 INHERIT_VARIABLE = "NVPROBE_INSTRUMENT"

@@ -24,19 +24,6 @@ from nvprobe.instrumentation.frames import uncounted
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = [
-    "Step",
-    "Steps",
-    "begin",
-    "count",
-    "end",
-    "note_data",
-    "on_step",
-    "on_step_end",
-    "step",
-    "steps",
-]
-
 log = logging.getLogger("nvprobe")
 
 Item = TypeVar("Item")

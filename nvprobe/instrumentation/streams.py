@@ -15,8 +15,6 @@ from nvprobe.instrumentation import awake, places, sidecar, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.hooks import Hooks, after_import
 
-__all__ = ["install", "uninstall"]
-
 _hooks = Hooks("lines of stream waits and of empty_cache")
 
 

@@ -20,8 +20,6 @@ from nvprobe.instrumentation.hooks import Hooks
 from nvprobe.instrumentation.sources import is_library
 from nvprobe.instrumentation.torch_hooks import hide_from_dynamo
 
-__all__ = ["begin", "end", "note_again"]
-
 METHODS = ("item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__float__")
 """Methods that wait for the value of a tensor on the GPU."""
 INDEXING = ("__getitem__", "__setitem__")

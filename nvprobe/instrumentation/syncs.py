@@ -56,8 +56,6 @@ from nvprobe.placement import placement
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["install", "uninstall"]
-
 log = logging.getLogger("nvprobe")
 
 MESSAGE = "called a synchronizing CUDA operation"

@@ -14,15 +14,6 @@ from typing import Any, cast
 
 from nvprobe.instrumentation import sidecar
 
-__all__ = [
-    "allocator_counters",
-    "compile_id",
-    "hide_from_dynamo",
-    "node_number",
-    "outside_dynamo",
-    "sequence_number",
-]
-
 log = logging.getLogger("nvprobe")
 
 KNOWN = "torch 2.6 to 2.14"

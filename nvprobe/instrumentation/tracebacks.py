@@ -10,8 +10,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["hide_own_frames", "without_own_frames"]
-
 _OWN = str(Path(__file__).resolve().parent.parent)
 
 

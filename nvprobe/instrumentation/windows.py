@@ -17,8 +17,6 @@ from nvprobe.instrumentation import awake, emitter
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.hooks import Hooks
 
-__all__ = ["OURS", "install", "window"]
-
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("windows of the CUDA profiler")
 

@@ -17,8 +17,6 @@ from nvprobe.launch.finish import ANALYSIS, analyse_runs
 from nvprobe.launch.outcome import Outcome
 from nvprobe.launch.plan import Plan
 
-__all__ = ["run_twice", "two_plans"]
-
 
 def run_twice(plan: Plan, folder: Path, run: Callable[[Plan, Path], Outcome]) -> Outcome:
     """The outcome of the first run, with the second one's folder in its own."""

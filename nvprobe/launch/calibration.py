@@ -27,8 +27,6 @@ from nvprobe.launch.plan import cuda_present
 from nvprobe.nsys import Nsys
 from nvprobe.version import __version__
 
-__all__ = ["costs", "for_run", "kept", "machine", "measure"]
-
 Loops = Mapping[str, float]
 
 _LOOPS = [sys.executable, "-m", "nvprobe.launch.loops"]

@@ -24,8 +24,6 @@ from nvprobe.launch.finish import missing_libraries
 from nvprobe.launch.plan import cuda_present
 from nvprobe.nsys import Nsys, find_importer, find_nsys
 
-__all__ = ["Check", "examine", "summary", "to_json"]
-
 State = Literal["ok", "warning", "failed", "absent"]
 
 

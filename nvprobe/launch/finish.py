@@ -22,16 +22,6 @@ from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.own_process import own_command
 from nvprobe.launch.plan import Plan
 
-__all__ = [
-    "ANALYSIS",
-    "ANALYSIS_LIBRARIES",
-    "analyse_runs",
-    "annotation_note",
-    "check_capture",
-    "missing_libraries",
-    "why_no_window",
-]
-
 DOMAIN = "nvprobe"
 """The NVTX domain that all annotations are written into."""
 

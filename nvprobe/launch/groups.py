@@ -17,8 +17,6 @@ from typing import Literal
 
 from nvprobe.instrumentation import emitter
 
-__all__ = ["AWAKE_STEPS", "Group", "GroupTimer", "groups_before", "synchronize"]
-
 log = logging.getLogger("nvprobe")
 
 STEPS = 5

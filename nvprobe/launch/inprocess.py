@@ -26,8 +26,6 @@ from nvprobe.launch.settings import Settings
 from nvprobe.launch.torch_backend import TorchProfiler
 from nvprobe.launch.window import CudaProfilerRange, NvtxRange, Recorder, StepWatch
 
-__all__ = ["start"]
-
 log = logging.getLogger("nvprobe")
 
 

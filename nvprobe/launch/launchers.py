@@ -16,8 +16,6 @@ from pathlib import Path
 from nvprobe.errors import UsageError
 from nvprobe.launch.target import Target, resolve
 
-__all__ = ["Job", "find_job"]
-
 _TORCHRUN_SWITCHES = frozenset(
     {
         "--standalone",

@@ -21,8 +21,6 @@ from typing import Any
 from nvprobe.instrumentation import emitter
 from nvprobe.instrumentation.instrument import instrument
 
-__all__ = ["main", "measure"]
-
 REPEATS, ITERATIONS = 9, 1_000
 MODULES = 50
 GRAPH_NODES, GRAPH_REPLAYS = 1_000, 5

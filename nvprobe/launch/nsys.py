@@ -15,8 +15,6 @@ from typing import Literal
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.nsys import Nsys
 
-__all__ = ["WINDOW_RANGE", "Trigger", "profile_argv", "trigger_for"]
-
 WINDOW_RANGE = "nvprobe.window"
 """Name of the NVTX range (domain ``nvprobe``) that opens the window where CUDA cannot."""
 

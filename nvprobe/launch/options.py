@@ -9,8 +9,6 @@ from typing import Literal
 
 from nvprobe.errors import UsageError
 
-__all__ = ["Backend", "LaunchOptions", "Timeouts", "Window", "parse_ranks", "parse_steps"]
-
 Backend = Literal["auto", "nsys", "torch"]
 
 

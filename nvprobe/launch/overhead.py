@@ -13,8 +13,6 @@ from typing import Any
 
 from nvprobe.launch.groups import Group, Kind
 
-__all__ = ["Overhead", "StepTime", "WindowStatus"]
-
 _HOST_PACED = 0.8
 """From this share of a group's elapsed time on, the host's own periods add up to it: they then say
 how much single steps vary. Below it the host runs ahead of the GPU."""

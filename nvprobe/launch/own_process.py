@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["own_command"]
-
 
 def own_command(*words: str) -> list[str]:
     """The words that start nvprobe's command line: its file by an absolute path.

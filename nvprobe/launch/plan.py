@@ -25,8 +25,6 @@ from nvprobe.launch.settings import Settings, TorchActivities
 from nvprobe.launch.target import Target
 from nvprobe.nsys import Nsys, find_nsys
 
-__all__ = ["TORCH_STEPS", "Plan", "cuda_present", "make_plan"]
-
 _KINETO_SILENT = "6"
 """Above all of Kineto's messages (torch 2.13). On a CPU they say when it starts, beside nsys that
 CUPTI is taken, which is as it should be; where it is to record the GPU they matter, and stay."""

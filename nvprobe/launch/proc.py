@@ -13,19 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "Process",
-    "Turn",
-    "adopt_orphans",
-    "clear_stale_locks",
-    "descendants",
-    "die_with_parent",
-    "is_agent",
-    "is_of_nsys",
-    "kill",
-    "load_prctl",
-]
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 

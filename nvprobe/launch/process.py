@@ -24,8 +24,6 @@ from typing import Literal
 from nvprobe.launch import child, proc
 from nvprobe.launch.options import Timeouts
 
-__all__ = ["LOG", "Ending", "Trouble", "disk_full", "run_alone", "run_under_nsys"]
-
 Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "died"]
 
 LOG = "nsys.log"

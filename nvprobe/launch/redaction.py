@@ -10,8 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["redacted", "redacted_words"]
-
 _STARS = "***"
 _NAME = r"(?:(?i:secret|passw|passphrase|credential)|(?i:key|token|auth|pwd)(?![a-z]))"
 _SECRET_NAME = re.compile(_NAME)

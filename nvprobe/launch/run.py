@@ -42,9 +42,6 @@ from nvprobe.nsys import Nsys
 from nvprobe.placement import Placement, placement
 from nvprobe.version import __version__
 
-__all__ = ["Outcome", "dry_run", "launch"]
-
-
 _ATTEMPTS = 3
 _LONG_EXPORT = 20 * 2**20
 """Bytes of a report whose export takes more than a few seconds."""

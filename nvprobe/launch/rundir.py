@@ -26,18 +26,6 @@ from nvprobe.errors import UsageError
 from nvprobe.launch.redaction import redacted_words
 from nvprobe.placement import Placement
 
-__all__ = [
-    "GRAPH_NODES",
-    "PARENT",
-    "REPORT",
-    "create",
-    "create_for_rank",
-    "keep_private",
-    "of_ranks",
-    "plain_words",
-    "write_json",
-]
-
 PARENT = "nvprobe-runs"
 """Where runs go that were given no folder, below the working directory."""
 GRAPH_NODES = "graph_nodes"

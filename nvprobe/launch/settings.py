@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-__all__ = ["VARIABLE", "Settings"]
-
 VARIABLE = "NVPROBE_INPROCESS"
 
 TorchActivities = Literal["none", "cpu", "cuda"]

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from nvprobe.errors import ProgramNotFound, UsageError
 
-__all__ = ["Target", "resolve"]
-
 _INTERPRETER = re.compile(r"(python|pypy)\d*(\.\d+)*t?$")
 _OPTIONS_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 

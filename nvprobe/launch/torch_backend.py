@@ -17,8 +17,6 @@ from typing import Any
 
 from nvprobe.placement import placement
 
-__all__ = ["TorchProfiler"]
-
 
 def _without_remark(profile: Callable[..., Any]) -> dict[str, bool]:
     """What keeps torch (2.11) from warning that it forgets earlier cycles: there is only one."""

@@ -22,8 +22,6 @@ from nvprobe.launch.process import LOG, Ending, disk_full
 from nvprobe.launch.rundir import REPORT
 from nvprobe.nsys import Nsys, export, find_importer, import_qdstrm
 
-__all__ = ["Capture", "collect", "export_report", "never_opened", "no_step_inside"]
-
 _SMALLEST_REPORT = 1024
 _LARGE_REPORT = 200 * 2**20
 """Reports above this are exported to parquet, which nsys writes faster and smaller."""

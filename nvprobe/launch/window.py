@@ -21,8 +21,6 @@ from typing import Any, Protocol
 from nvprobe.instrumentation import awake
 from nvprobe.launch.groups import AWAKE_STEPS, GroupTimer, groups_before, synchronize
 
-__all__ = ["CudaProfilerRange", "NvtxRange", "Recorder", "StepWatch"]
-
 log = logging.getLogger("nvprobe")
 
 AWAKE_NS = 2_000_000_000

@@ -18,9 +18,6 @@ from nvprobe.merging.sequence import Match
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
 from nvprobe.trace.cuda_calls import COPIES, LAUNCHES, SETS, CallRole, calls_with
 
-__all__ = ["Alignment", "align", "monotone"]
-
-
 _STARTING = (*LAUNCHES, CallRole.HOST_FUNCTION, *COPIES, *SETS)
 
 

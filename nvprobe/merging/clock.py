@@ -20,8 +20,6 @@ import numpy as np
 from nvprobe.merging.drift import Spans, drift
 from nvprobe.trace import Column, Ranges, RangeSource, Trace
 
-__all__ = ["Offset", "clock_offset", "named_pairs", "thread_rows"]
-
 REACH_NS = 1_000_000
 """Largest offset looked for."""
 _COARSE_CALLS = 500

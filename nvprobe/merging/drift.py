@@ -8,8 +8,6 @@ import numpy as np
 
 from nvprobe.trace import Column
 
-__all__ = ["LONG_NS", "Bound", "Spans", "drift"]
-
 LONG_NS = 5_000_000_000
 """Shorter captures are taken at one offset: 1 part in a million is 5 µs of it."""
 _PIECE_CALLS = 200

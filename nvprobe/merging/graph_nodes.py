@@ -32,8 +32,6 @@ from nvprobe.trace import (
 from nvprobe.trace.cuda_calls import CallRole, call_roles
 from nvprobe.trace.sidecar import CaptureRanges, Sidecar
 
-__all__ = ["NODES", "with_nodes"]
-
 NODES = "graph_nodes"
 """Folder, in that of a run (``nvprobe launch --accurate``), of the run that traced nodes."""
 

@@ -26,11 +26,10 @@ from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto import MergedRanks, load_kineto
 from nvprobe.readers.run_json import read_profiling_cost
-from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.readers.sniff import trace_files
 from nvprobe.trace import Clock, Missing, Trace
-
-__all__ = ["combine", "load"]
 
 _SAME_PROGRAM = 0.75
 """Share of kernels that must match before two runs count as runs of one program."""

@@ -19,8 +19,6 @@ from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto.metadata import rank_of
 from nvprobe.trace import Trace
 
-__all__ = ["first_rank", "not_of_one_run", "of_one_run"]
-
 _LAUNCHED = re.compile(r"^trace\.(\d{1,6})\.\d+\.json")
 
 

@@ -29,8 +29,6 @@ from nvprobe.trace import (
     Trace,
 )
 
-__all__ = ["merged", "snapped"]
-
 _LEVELS = 16
 """Depth of ranges within reach of one edge that is still followed."""
 Times = Callable[[Column, Column], Column]

@@ -16,8 +16,6 @@ import pyarrow as pa
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column, OpKind, RangeSource
 
-__all__ = ["Match", "match_kernels"]
-
 _EXACT_LIMIT = 4000
 """Longest group that is compared by longest common blocks; larger ones match by rank."""
 

@@ -18,8 +18,6 @@ import pyarrow as pa
 from nvprobe.readers.kineto.captures import with_earlier_captures
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 
-__all__ = ["joined"]
-
 _TIMES = frozenset({"start", "end", "time", "end_time"})
 _NAMES = frozenset(
     ["name", "short_name", "domain", "category", "shapes", "types", "arguments", "metric", "group"]

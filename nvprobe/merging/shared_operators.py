@@ -14,8 +14,6 @@ import pyarrow as pa
 from nvprobe.attribution.labels import Labels, labels
 from nvprobe.trace import NO_ROW, Column, Operators, Ranges, RangeSource, Trace
 
-__all__ = ["SharedOperators", "shared_operators"]
-
 
 @dataclass(frozen=True, slots=True)
 class SharedOperators:

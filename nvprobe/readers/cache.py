@@ -27,11 +27,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvprobe.cache_folder import cache_folder as folder
-from nvprobe.cache_folder import is_own, make_own
+from nvprobe.cache_folder import cache_folder, is_own, make_own
 from nvprobe.errors import UsageError
-
-__all__ = ["Entry", "clear", "entries", "fingerprint", "folder", "kept", "limit_bytes"]
 
 _SETTLED_S = 2.0
 _BLOCK = 1 << 16
@@ -98,7 +95,7 @@ def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path |
     ``None`` where nothing can be kept (no folder, no space); errors of ``make`` pass through and
     leave nothing behind.
     """
-    root = folder()
+    root = cache_folder()
     if root is None or not make_own(root) or not make_own(root / kind):
         return None
     place = root / kind / key
@@ -127,7 +124,7 @@ def kept(kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path |
 
 def entries() -> list[Entry]:
     """What is kept, used longest ago first."""
-    root = folder()
+    root = cache_folder()
     mine = root is not None and is_own(root)
     found = [_entry(path) for path in _places(root)] if root and mine else []
     return sorted((entry for entry in found if entry), key=lambda entry: entry.used)

@@ -12,8 +12,6 @@ import pyarrow as pa
 from nvprobe import trace as tables
 from nvprobe.trace import Clock, Missing, Source, Table, Trace
 
-__all__ = ["can_keep", "read_columns", "write_columns"]
-
 _STRINGS = "strings.arrow"
 _HEADER = "trace.json"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from nvprobe.errors import InputError
 from nvprobe.limits import HOW_TO_RAISE
 
-__all__ = ["EXPORT_AGAIN", "base_name", "counted", "printable", "shown", "too_much", "unusable"]
-
 EXPORT_AGAIN = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 _LONGEST = 120

@@ -25,8 +25,6 @@ from nvprobe import limits
 from nvprobe.readers.input_errors import printable, too_much, unusable
 from nvprobe.trace import Column, Table, column
 
-__all__ = ["MemorySnapshot", "SnapshotBlocks", "SnapshotEvents", "load_memory_snapshot"]
-
 NO_LINE = 0
 """Row of ``MemorySnapshot.lines`` for memory whose origin was not recorded."""
 _MOST_DEVICES, _MOST_BYTES = 4096, 2**50

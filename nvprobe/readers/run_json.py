@@ -10,8 +10,6 @@ from typing import Any
 from nvprobe import limits
 from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
 
-__all__ = ["read_profiling_cost"]
-
 _SCHEMA = "nvprobe.run/1"
 
 

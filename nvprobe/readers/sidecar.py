@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.readers import sidecar_kinds as kinds
-from nvprobe.readers.sidecar_kinds import SidecarFile, read_sidecar
+from nvprobe.readers.sidecar_kinds import SidecarFile
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN, Column, Ranges, Source, Threads, Trace
 from nvprobe.trace.sidecar import (
     AllocatorSamples,
@@ -32,8 +32,6 @@ from nvprobe.trace.sidecar import (
     Sidecar,
     SyncSource,
 )
-
-__all__ = ["SidecarFile", "merge_sidecars", "read_sidecar"]
 
 _CLOCK_MARK = "nvprobe clock "
 

@@ -18,9 +18,6 @@ from nvprobe import limits
 from nvprobe.errors import InputError
 from nvprobe.readers.input_errors import base_name, shown, too_much
 
-__all__ = ["LINES", "ROWS", "SCHEMA", "AllocatorRow", "Capture", "Graph", "ModuleRow", "PlaceRow",
-           "SidecarFile", "read_sidecar"]  # fmt: skip
-
 SCHEMA = "nvprobe.sidecar/1"
 
 Whole = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]

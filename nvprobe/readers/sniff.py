@@ -10,8 +10,6 @@ from pathlib import Path
 
 from nvprobe.readers.input_errors import EXPORT_AGAIN, unusable
 
-__all__ = ["Format", "sniff", "trace_files"]
-
 _HEAD = 4096
 _TRACE_AGAIN = "export the trace again: prof.export_chrome_trace(...)"
 _REPORT_AGAIN = "copy it again, or record it again"

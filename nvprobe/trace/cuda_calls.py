@@ -18,23 +18,6 @@ import pyarrow.compute as pc
 
 from nvprobe.trace import Column, Trace
 
-__all__ = [
-    "ALLOCATIONS",
-    "COPIES",
-    "DEVICE_MEMORY",
-    "GRAPH_BUILDS",
-    "LAUNCHES",
-    "LAUNCH_CALLS",
-    "OTHER_CALLS",
-    "SETS",
-    "SYNCS",
-    "CallRole",
-    "by_name",
-    "call_roles",
-    "calls_with",
-    "roles_of_names",
-]
-
 
 class CallRole(IntEnum):
     """What a call does."""

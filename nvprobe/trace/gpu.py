@@ -7,20 +7,6 @@ from enum import IntEnum
 
 from nvprobe.trace.table import NO_DEVICE, Column, Table, column, name_of, row_of, time_of
 
-__all__ = [
-    "Counters",
-    "CudaEvents",
-    "Devices",
-    "Geometry",
-    "GraphNodes",
-    "MemoryEvents",
-    "Messages",
-    "OpKind",
-    "Ops",
-    "PageFaults",
-    "Syncs",
-]
-
 _CORRELATION = "joins the record to its call, within its process"
 
 

@@ -16,26 +16,6 @@ from nvprobe.trace.table import (
     time_of,
 )
 
-__all__ = [
-    "CallChains",
-    "Calls",
-    "Flows",
-    "Frames",
-    "Marks",
-    "Operators",
-    "OsCalls",
-    "Overheads",
-    "PayloadFields",
-    "Payloads",
-    "Processes",
-    "RangeSource",
-    "Ranges",
-    "Samples",
-    "Schedule",
-    "Spans",
-    "Threads",
-]
-
 
 class RangeSource(IntEnum):
     """Where a row of :class:`Ranges` comes from."""

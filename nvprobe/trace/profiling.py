@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DEFAULT_COSTS", "ProfilingCost", "RecordCosts", "StepTime"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepTime:

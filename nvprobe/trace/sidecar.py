@@ -10,21 +10,6 @@ from dataclasses import dataclass, field
 
 from nvprobe.trace.table import Column, Table, column, name_of, row_of, time_of
 
-__all__ = [
-    "AllocatorSamples",
-    "CaptureRanges",
-    "CompileSpan",
-    "GraphBreak",
-    "GraphManifest",
-    "ManifestKernel",
-    "ManifestNode",
-    "ModuleCalls",
-    "Place",
-    "Recompile",
-    "Sidecar",
-    "SyncSource",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleCalls(Table):

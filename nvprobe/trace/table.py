@@ -11,21 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "NO_DEVICE",
-    "NO_NAME",
-    "NO_PAYLOAD",
-    "NO_ROW",
-    "OPEN",
-    "Column",
-    "ColumnSchema",
-    "Table",
-    "column",
-    "name_of",
-    "row_of",
-    "time_of",
-]
-
 Column = npt.NDArray[Any]
 
 NO_ROW = -1

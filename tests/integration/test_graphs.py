@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.readers.sidecar import read_sidecar
+from nvprobe.readers.sidecar_kinds import read_sidecar
 from tests.nvtx_recorder import Recorder, Recording
 
 pytest.importorskip("torch")

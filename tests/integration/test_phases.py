@@ -190,7 +190,7 @@ def test_explicit_steps_and_ranges_around_them(recorder: Recorder, tmp_path: Pat
         PROGRAM
         + """
 from nvprobe.instrumentation import sidecar
-from nvprobe.instrumentation.phases import on_step
+from nvprobe.instrumentation.steps import on_step
 sidecar.open()
 seen = []
 on_step(seen.append)

@@ -16,8 +16,16 @@ import pytest
 
 from nvprobe.errors import InputError
 from nvprobe.instrumentation.allocator import COLUMNS
-from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
-from nvprobe.readers.sidecar_kinds import LINES, ROWS, CaptureRange, Kernel, Node, Reason
+from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar_kinds import (
+    LINES,
+    ROWS,
+    CaptureRange,
+    Kernel,
+    Node,
+    Reason,
+    read_sidecar,
+)
 from nvprobe.trace import (
     NO_PAYLOAD,
     OPEN,

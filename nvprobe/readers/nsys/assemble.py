@@ -60,8 +60,6 @@ from nvprobe.trace import (
     Trace,
 )
 
-__all__ = ["assemble"]
-
 _LOST = re.compile(r"(\d+)\D{0,40}?\b(?:lost|dropped)\b|\b(?:lost|dropped)\b\D{0,40}?(\d+)", re.I)
 _VERSIONS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 

@@ -9,8 +9,6 @@ from nvprobe.readers.nsys.processes import Gpus, ProcessIndex
 from nvprobe.readers.nsys.tables import ExportRows, Rows
 from nvprobe.trace import Column
 
-__all__ = ["Export"]
-
 
 @dataclass(frozen=True)
 class Export:

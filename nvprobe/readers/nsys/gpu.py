@@ -33,17 +33,6 @@ from nvprobe.trace import (
     Syncs,
 )
 
-__all__ = [
-    "by_context",
-    "read_cuda_events",
-    "read_geometry",
-    "read_graph_nodes",
-    "read_memory",
-    "read_ops",
-    "read_page_faults",
-    "read_syncs",
-]
-
 Located = TypeVar("Located", Syncs, CudaEvents)
 
 _KINDS = {

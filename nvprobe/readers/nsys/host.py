@@ -20,16 +20,6 @@ from nvprobe.trace import (
     Schedule,
 )
 
-__all__ = [
-    "read_callchains",
-    "read_calls",
-    "read_library_calls",
-    "read_os_calls",
-    "read_overheads",
-    "read_samples",
-    "read_schedule",
-]
-
 _LENGTH = {"start": "start", "end": "end"}
 
 

@@ -25,8 +25,6 @@ from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, StringPool,
 from nvprobe.readers.nsys.versions import METRICS
 from nvprobe.trace import NO_NAME, Column, Counters
 
-__all__ = ["GenericMetrics", "counters_of", "read_counters", "read_generic_metrics"]
-
 _SOURCE = "GpuMetrics"
 _NUMBER = r"^\s*[-+]?\d+(\.\d+)?([eE][-+]?\d+)?\s*$"
 

@@ -11,8 +11,6 @@ from nvprobe.readers.nsys.python_stacks import PYTHON_DOMAINS
 from nvprobe.trace import Missing, OpKind, Table, Trace
 from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, calls_with
 
-__all__ = ["missing_of", "launch_calls"]
-
 _WARNING, _ERROR = 2, 3
 _OURS = "nvprobe"
 """A domain whose ranges every pair of nvtx and nsys records: none means that none was opened."""

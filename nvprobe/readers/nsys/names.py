@@ -21,8 +21,6 @@ from nvprobe.readers.nsys.versions import (
 )
 from nvprobe.trace import NO_NAME, Column
 
-__all__ = ["UNNAMED", "Names"]
-
 UNNAMED = "(no name)"
 """The name of a range, span or mark that was recorded without any."""
 

@@ -27,8 +27,6 @@ from nvprobe.trace import (
     Spans,
 )
 
-__all__ = ["Annotations", "read_annotations"]
-
 _EVENTS = "NVTX_EVENTS"
 _GIL = "GIL Trace"
 _PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")

@@ -16,8 +16,6 @@ from nvprobe.readers.nsys.tables import Rows, declared_type, texts_of, valid_tex
 from nvprobe.readers.nsys.versions import COLUMNS, is_text, table_named
 from nvprobe.trace import Column, Source, Trace
 
-__all__ = ["FolderTables", "load_nsys_parquet"]
-
 _SUFFIXES = (".parquet", ".arrow")
 _FEW = 1000
 _ROWS_PER_BYTE = 50

@@ -17,24 +17,6 @@ import pyarrow as pa
 from nvprobe.readers.nsys.tables import Rows, Tables
 from nvprobe.trace import Column
 
-__all__ = [
-    "Entry",
-    "EnumType",
-    "FIRST_STRING",
-    "Form",
-    "LAST_STRING",
-    "Layout",
-    "SCALARS",
-    "Schema",
-    "Schemas",
-    "TEXTS",
-    "elements",
-    "hexadecimal",
-    "names_of",
-    "products",
-    "texts_of",
-]
-
 Key = tuple[int, int]
 """(NVTX domain, schema id)."""
 

@@ -31,8 +31,6 @@ from nvprobe.readers.nsys.payload_schemas import (
 )
 from nvprobe.trace import Column
 
-__all__ = ["Decoder", "Part", "Values"]
-
 _DEEPEST = 16
 _MOST_ENTRIES = 2000
 """Entries read of one schema and all inside it: schemas may hold each other many times over."""

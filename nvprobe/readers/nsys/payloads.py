@@ -27,8 +27,6 @@ from nvprobe.readers.nsys.payload_values import Decoder, Part, Values
 from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column, PayloadFields
 
-__all__ = ["DecodedPayloads", "decode_payloads", "read_payload_fields", "json_values"]
-
 _HEADER = 32
 _STRETCH = 1 << 26
 """Bytes decoded at once."""

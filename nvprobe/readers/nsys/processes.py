@@ -28,8 +28,6 @@ from nvprobe.readers.nsys.versions import (
 )
 from nvprobe.trace import NO_DEVICE, Column
 
-__all__ = ["Gpus", "ProcessIndex", "metric_devices"]
-
 _TID_BITS = 24
 _TID_MASK = (1 << _TID_BITS) - 1
 

@@ -23,8 +23,6 @@ from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, Strin
 from nvprobe.readers.nsys.versions import PYTHON_BACKTRACES, PYTHON_SAMPLES, Event
 from nvprobe.trace import CallChains, Column, Samples
 
-__all__ = ["PYTHON_DOMAINS", "PythonStacks", "set_apart"]
-
 _EVENTS = "NVTX_EVENTS"
 PYTHON_DOMAINS = {
     "Python Periodic Sampling": PYTHON_SAMPLES,

@@ -22,8 +22,6 @@ from nvprobe.readers.input_errors import base_name, shown, unusable
 from nvprobe.readers.nsys.sqlite import load_nsys_sqlite
 from nvprobe.trace import Trace
 
-__all__ = ["exported", "keep_export", "load_nsys_report"]
-
 _EXPORT = "export.sqlite"
 _TAIL = 1 << 20
 _FULL = re.compile("disk is full|no space left", re.IGNORECASE)

@@ -31,8 +31,6 @@ from nvprobe.readers.nsys.tables import Rows, declared_type, texts_of, valid_tex
 from nvprobe.readers.nsys.versions import COLUMNS, MARKERS, RARE, is_blob, is_text, table_named
 from nvprobe.trace import Column, Source, Trace
 
-__all__ = ["SqliteTables", "load_nsys_sqlite", "opened"]
-
 _ALL_ROWS = str(2**30)
 """adbc takes the type of a column from its first batch: make the first batch everything."""
 _STRETCH = 8_000_000

@@ -12,21 +12,6 @@ import pyarrow.compute as pc
 from nvprobe.readers.nsys.versions import LONGEST_TIME, TIMES_OF, is_blob, is_text
 from nvprobe.trace import NO_NAME, Column
 
-__all__ = [
-    "Encoded",
-    "ExportRows",
-    "Handle",
-    "Rows",
-    "StringPool",
-    "Tables",
-    "UNKNOWN",
-    "declared_type",
-    "distinct",
-    "possible",
-    "texts_of",
-    "valid_texts",
-]
-
 
 class Tables(Protocol):
     """One export: its tables by their plain name (no layout suffix) and its strings."""

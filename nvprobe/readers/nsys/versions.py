@@ -20,40 +20,6 @@ import re
 from collections.abc import Iterable
 from enum import IntEnum
 
-__all__ = [
-    "OLDEST",
-    "TIMES_OF",
-    "KERNELS",
-    "OPS",
-    "CALLS",
-    "SYNCS",
-    "CUDA_EVENTS",
-    "OVERHEADS",
-    "CALLCHAINS",
-    "MEMORY",
-    "METRICS",
-    "CPU_FAULTS",
-    "GPU_FAULTS",
-    "OS_CALLS",
-    "OS_STACKS",
-    "SAMPLES",
-    "SAMPLE_STACKS",
-    "PYTHON_SAMPLES",
-    "PYTHON_BACKTRACES",
-    "SCHEDULE",
-    "CALL_SUFFIXES",
-    "COLUMNS",
-    "COPY_NAMES",
-    "LIBRARIES",
-    "LONGEST_TIME",
-    "MARKERS",
-    "RARE",
-    "Event",
-    "is_blob",
-    "is_text",
-    "table_named",
-]
-
 _TIMES = "start end"
 _OP = f"{_TIMES} deviceId contextId streamId correlationId globalPid"
 

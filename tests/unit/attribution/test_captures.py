@@ -16,7 +16,8 @@ from nvprobe.attribution import attribute
 from nvprobe.attribution.model import Method, ModuleMethod
 from nvprobe.attribution.modules import modules
 from nvprobe.readers import load
-from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.trace import Trace
 
 UNIX = 1_700_000_000_000_000_000

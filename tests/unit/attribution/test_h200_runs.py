@@ -17,7 +17,8 @@ from nvprobe.attribution import Attribution, attribute
 from nvprobe.attribution.model import Method, ModuleMethod, Modules, Phase
 from nvprobe.attribution.modules import modules
 from nvprobe.readers import load
-from nvprobe.readers.sidecar import merge_sidecars, read_sidecar
+from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar_kinds import read_sidecar
 
 ARCHIVE = Path(__file__).resolve().parents[2] / "fixtures" / "compiled_h200.tar.xz"
 LEAVES = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from nvprobe.cache_folder import cache_folder
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import InputError, ToolError, UsageError
@@ -277,7 +278,7 @@ def test_a_full_cache_is_not_in_the_way_of_an_export(report: Path, monkeypatch) 
     made = nsys_report.export
 
     def export(nsys: Nsys, path: Path, output: Path) -> Path:
-        if cache.folder() in output.parents:
+        if cache_folder() in output.parents:
             raise ToolError("nsys export wrote no export.sqlite: database or disk is full")
         return made(nsys, path, output)
 
