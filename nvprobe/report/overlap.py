@@ -187,6 +187,7 @@ def _messages(analysis: Analysis, waits: Waits) -> dict[str, Sequence[Any]]:
         "messages": table.messages.tolist(),
         "bytes": [size if size >= 0 else None for size in table.bytes.tolist()],
         "known_ops": table.known.tolist(),
+        "told_ops": table.known.tolist(),
         "communicators": [
             [f"0x{c:016x}" for c in communicators] + trace.texts(np.array(groups, np.int64))
             for communicators, groups in zip(
