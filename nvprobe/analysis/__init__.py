@@ -11,7 +11,6 @@ from nvprobe.analysis.bounds import bound
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.findings import findings, gather
-from nvprobe.analysis.findings.replayed import replay_of
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.memory import snapshot_peaks
@@ -19,6 +18,7 @@ from nvprobe.analysis.modules import module_ledger_records, module_records
 from nvprobe.analysis.operators import OperatorTable, operator_table
 from nvprobe.analysis.path_quantities import idle_of_steps, path_quantities, with_waits
 from nvprobe.analysis.profiler_cost import profiler_cost
+from nvprobe.analysis.replay.prepared import replay_of
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes, range_shapes
 from nvprobe.analysis.steps import span_rows, step_spread, steps
@@ -44,7 +44,9 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     devices = device_use(attribution)
     shapes = range_shapes(attribution.trace)
     evidence = gather(attribution, step_rows, devices, lost, suspect, shapes)
-    by, fidelity = replay_of(evidence)
+    by, fidelity = None, None
+    if evidence.idle_trusted and evidence.repeats:
+        by, fidelity = replay_of(attribution, step_rows, evidence.waits)
     found = findings(evidence, by)
     peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
     owners, lines, graphs, operators = _code(attribution, shapes)
@@ -77,7 +79,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
-        profiler=profiler_cost(evidence),
+        profiler=profiler_cost(evidence, by),
         places=evidence.waits.places,
     )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvprobe.analysis.findings import Evidence, Finding
-from nvprobe.analysis.findings.replayed import Replay
 from nvprobe.analysis.findings.sources import common_path, named
+from nvprobe.analysis.replay.prepared import Replay
 from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 
 __all__ = ["bound"]

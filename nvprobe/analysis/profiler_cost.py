@@ -1,7 +1,8 @@
 """How long a step takes without its profiler, and how much of the idle time is the profiler's.
 
-Measured where ``run.json`` has it (docs/cost.md); else estimated from what was recorded in a step
-and what each record costs. An estimate is coarse: it lies between no cost at all and twice as much.
+Measured where ``run.json`` has it (docs/cost.md); else as the replay has it, with the bounds of its
+calibrations. Without a replay it is estimated from what was recorded in a step and what each record
+costs; that is coarse: it lies between no cost at all and twice as much.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence
+from nvprobe.analysis.replay.prepared import Replay
 from nvprobe.attribution.kinds import OWN_DOMAIN
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import (
@@ -81,8 +83,12 @@ class ProfilerCost:
         return self.source == "estimated" or not low <= self.profiled_ns <= high
 
 
-def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
-    """The cost of profiling a step of the leading process; ``None`` without steady steps."""
+def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost | None:
+    """The cost of profiling a step of the leading process; ``None`` without steady steps.
+
+    ``by``: its replay, which gives the estimate; without one a step is shorter by what its records
+    cost.
+    """
     rows = _leading(evidence)
     if not len(rows):
         return None
@@ -102,6 +108,9 @@ def profiler_cost(evidence: Evidence) -> ProfilerCost | None:
         floor = min(profiled, busy or 0)
         unprofiled = max(floor, profiled - round(host))
         bounds = max(floor, profiled - round(2 * host + gpu)), profiled
+        if by is not None:
+            unprofiled = min(by.step_ns, profiled)
+            bounds = min(*by.steps_ns, unprofiled), min(max(by.steps_ns), profiled)
     idle = None if busy is None else max(profiled - busy, 0)
     return ProfilerCost(
         backend=_backend(trace),

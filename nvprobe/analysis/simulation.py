@@ -13,16 +13,14 @@ import numpy as np
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses, classify_ops
 from nvprobe.analysis.replay import changes
-from nvprobe.analysis.replay.build import build
-from nvprobe.analysis.replay.costs import calibrated, calibration
 from nvprobe.analysis.replay.critical import Part, critical_path
 from nvprobe.analysis.replay.edits.launches import cuda_graph
 from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
-from nvprobe.analysis.replay.gate import fidelity
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import Model
+from nvprobe.analysis.replay.prepared import replay_of
 from nvprobe.analysis.replay.run import completion, replay
-from nvprobe.analysis.replay.sample import Sample, sample
+from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Saving, weigh
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.syncs import Syncs
@@ -76,21 +74,17 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
     """
     found = steps(attribution, lost_launches(attribution))
     waited = waits(attribution, found)
-    captured = build(attribution, found, waited)
-    if captured is None:
+    by, good = replay_of(attribution, found, waited)
+    if good is None:
         raise UsageError("no replay: the capture has no three steps with launches of the GPU")
-    good = fidelity(captured)
-    if not good.passed:
+    if by is None:
         error = max(good.error, good.usual_error)
         raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")
-    few = sample(attribution, captured)
-    by = calibration(few)
+    few, model = by.sample, by.models[0]
     edit = _edit(few, asked, waited.syncs)
-    saving, step = weigh(lambda stretch: calibrated(few, by, stretch), edit)
-    model = calibrated(few, by)
     return Simulation(
-        step_ns=step,
-        saving=saving,
+        step_ns=by.step_ns,
+        saving=weigh(by.models, edit),
         calibration=by.source,
         replay_error=good.error,
         before=_on_path(few, model, waited.syncs),

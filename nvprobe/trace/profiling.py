@@ -54,11 +54,11 @@ class RecordCosts:
 
 DEFAULT_COSTS = RecordCosts(
     source="default",
-    call_ns=4_000,
-    launch_ns=4_000,
-    range_ns=5_500,
-    module_ns=12_000,
-    mark_ns=9_000,
+    call_ns=3_000,
+    launch_ns=3_000,
+    range_ns=4_000,
+    module_ns=9_000,
+    mark_ns=7_000,
     graph_node_ns=1_100,
     operator_ns=1_000,
 )

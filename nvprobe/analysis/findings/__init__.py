@@ -29,7 +29,7 @@ from nvprobe.analysis.findings.kernels import (
     unfused_attention,
 )
 from nvprobe.analysis.findings.model import Evidence, Finding, Severity
-from nvprobe.analysis.findings.replayed import Replay, replayed
+from nvprobe.analysis.findings.replayed import replayed
 from nvprobe.analysis.findings.sources import with_sources
 from nvprobe.analysis.findings.traffic import exposed_communication, exposed_copies, graph_gaps
 from nvprobe.analysis.findings.waiting import (
@@ -44,6 +44,7 @@ from nvprobe.analysis.kernels.occupancy import launch_fit
 from nvprobe.analysis.kernels.work import work_items
 from nvprobe.analysis.memory import memory
 from nvprobe.analysis.model import DeviceUse, Steps
+from nvprobe.analysis.replay.prepared import Replay
 from nvprobe.analysis.shapes import RangeShapes
 from nvprobe.analysis.waiting.waits import waits
 from nvprobe.attribution.model import Attribution

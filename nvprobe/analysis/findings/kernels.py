@@ -147,8 +147,25 @@ def _attention_groups(evidence: Evidence) -> list[Column]:
         first, last = int(owner[rows[0]]), int(owner[rows[-1]])
         linear = (operators[first] or operators[last]) and not (batched[first] and batched[last])
         if not linear and program[first] == program[last]:
-            found.append(rows)
+            found.append(_with_gradients(evidence, low, high, program[owner]))
     return found
+
+
+def _with_gradients(evidence: Evidence, low: int, high: int, program: Column) -> Column:
+    """The ops of a match; of a backward pass also the second product on either side.
+
+    A softmax's backward lies between the gradients of values and scores and those of queries and
+    keys. ``program``: per op its program path.
+    """
+    text, softmax = evidence.kernel_text, low + evidence.kernel_text.text[low:high].find(b"S")
+    if "ackward" in evidence.kernel_name(int(text.op[softmax])):
+        path = program[text.op[low]]
+        before, after = text.op[low - 1], text.op[min(high, len(text.op) - 1)]
+        if low and text.text[low - 1 : low] == b"G" and program[before] == path:
+            low -= 1
+        if text.text[high : high + 1] == b"G" and program[after] == path:
+            high += 1
+    return text.op[low:high]
 
 
 def _mentions(evidence: Evidence, pattern: str) -> Column:

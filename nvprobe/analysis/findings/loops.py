@@ -14,6 +14,7 @@ from nvprobe.analysis.replay.edits.waits import merge_uploads
 from nvprobe.analysis.replay.model import NOTHING
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
+from nvprobe.attribution.intervals import runs
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column, OpKind
 
@@ -94,7 +95,25 @@ def _loop(evidence: Evidence, sample: Sample, events: Column) -> tuple[Column, C
         return None
     inside = np.zeros(len(events), bool)
     inside[sample.model.ops.event[kernels]] = True
+    inside &= _in_a_row(sample, inside)
+    kernels &= inside[sample.model.ops.event]
+    if np.count_nonzero(kernels) < LAUNCHES * sample.steps:
+        return None
     return _filled(sample, events, inside), kernels
+
+
+def _in_a_row(sample: Sample, inside: Column) -> Column:
+    """Bool per event: of many launches one after the other, none of them outside of the loop.
+
+    What a loop over micro-batches does after each backward pass comes back as often, but apart.
+    """
+    launching = np.flatnonzero(sample.model.op_end() > sample.model.events.first_op)
+    mine = inside[launching]
+    heads = runs(2 * sample.step[launching] + mine)
+    length = np.diff(np.append(heads, len(launching)))
+    out = np.zeros(len(inside), bool)
+    out[launching] = np.repeat(length >= LAUNCHES, length) & mine
+    return out
 
 
 def _filled(sample: Sample, events: Column, inside: Column) -> Column:

@@ -15,21 +15,18 @@ from nvprobe.analysis.findings.casts import weight_casts
 from nvprobe.analysis.findings.conversions import double_products, layout_conversions
 from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
+from nvprobe.analysis.findings.program import program
 from nvprobe.analysis.findings.selection import selections
-from nvprobe.analysis.replay.build import build
-from nvprobe.analysis.replay.costs import Calibration, calibrated, calibration
 from nvprobe.analysis.replay.edits import kernels, launches, waits
-from nvprobe.analysis.replay.gate import Fidelity, fidelity
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.model import EventKind
-from nvprobe.analysis.replay.run import completion, replay
-from nvprobe.analysis.replay.sample import Sample, sample
+from nvprobe.analysis.replay.prepared import Replay
+from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal, Saving, search
-from nvprobe.attribution.intervals import union_length
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column
 
-__all__ = ["FINDERS", "Replay", "replay_of", "replayed"]
+__all__ = ["FINDERS", "replayed"]
 
 FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
     launch_loops,
@@ -45,45 +42,10 @@ EFFORTS = {
     "kernel_underfills": 0.5, "kernel_latency_bound": 0.5, "graph_gaps": 0.5,
 }  # fmt: skip
 """How hard a change is to make; 1, a line, where nothing is said."""
+GENERAL = ("launch_bound", "elementwise_chain", "host_work")
+"""Findings whose remedy is to compile or capture the program, or to look: causes go first."""
 PAUSE_NS, LONG_NS = 50_000, 400_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Replay:
-    """The sampled steps of a capture whose replay holds, and the profiler's cost in them."""
-
-    sample: Sample
-    fidelity: Fidelity
-    calibration: Calibration
-
-    @property
-    def busy_share(self) -> float:
-        """How much of the unprofiled steps the GPU is busy."""
-        model = calibrated(self.sample, self.calibration)
-        times = replay(model)
-        borders = completion(model, times)
-        start = np.maximum(times.op - model.ops.dur, borders[1 if self.sample.steps > 1 else 0])
-        end = np.minimum(times.op, borders[-1])
-        window = int(borders[-1] - borders[1 if self.sample.steps > 1 else 0])
-        busy = union_length(np.zeros(len(start), np.int64), start, np.maximum(end, start), 1)
-        return int(busy[0]) / window if window > 0 else 0.0
-
-
-def replay_of(evidence: Evidence) -> tuple[Replay | None, Fidelity | None]:
-    """(what savings are replayed with, how well the unchanged replay does).
-
-    Both ``None`` where the capture has no steps, calls or ops; the first where the gate fails.
-    """
-    if not evidence.idle_trusted or not evidence.repeats:
-        return None, None
-    captured = build(evidence.attribution, evidence.steps, evidence.waits)
-    if captured is None:
-        return None, None
-    found = fidelity(captured)
-    if not found.passed:
-        return None, found
-    few = sample(evidence.attribution, captured)
-    return Replay(few, found, calibration(few)), found
+_PASSES = ("forward", "backward")
 
 
 def replayed(
@@ -98,27 +60,23 @@ def replayed(
     for one in found:
         edit = _edit(evidence, few, one)
         if edit is not None:
-            proposed.append((one, Proposal(edit, EFFORTS.get(one.id, 1.0))))
+            effort = EFFORTS.get(one.id, 1.0)
+            proposed.append((one, Proposal(edit, effort, one.id in GENERAL)))
     weighed = {id(one) for one, _ in proposed}
     others = [one for one in found if id(one) not in weighed]
     for finder in FINDERS:
         proposed += finder(evidence, few)
-    savings, step = search(
-        lambda stretch: calibrated(few, by.calibration, stretch), [p for _, p in proposed]
-    )
+    savings = search(by.models, [p for _, p in proposed])
     place = {one.proposal: number for number, one in enumerate(savings)}
-    out = [
-        _with_saving(evidence, proposed[one.proposal][0], one, step, by, place) for one in savings
-    ]
+    out = [_with_saving(evidence, proposed[one.proposal][0], one, by, place) for one in savings]
     return out, others
 
 
 def _with_saving(
-    evidence: Evidence, finding: Finding, saving: Saving, step: int, by: Replay,
-    place: dict[int, int],
-) -> Finding:  # fmt: skip
+    evidence: Evidence, finding: Finding, saving: Saving, by: Replay, place: dict[int, int]
+) -> Finding:
     steps = len(by.sample.captured.model.borders) - 1
-    window = step * steps * len(evidence.devices)
+    window = by.step_ns * steps * len(evidence.devices)
     instead = None if saving.instead_of is None else place[saving.instead_of] + 1
     return dataclasses.replace(
         finding,
@@ -129,8 +87,8 @@ def _with_saving(
             high=round(100 * saving.high, 1),
             after_previous=round(100 * saving.after_previous, 1),
             instead_of=instead,
-            step_ns=step,
-            calibration=by.calibration.source,
+            step_ns=by.step_ns,
+            calibration=by.source,
             replay_error=round(by.fidelity.error, 5),
         ),
     )
@@ -179,11 +137,28 @@ def _between_graphs(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
 
 
 def _launches(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
-    path = few.path
-    if finding.path < 0:
-        return launches.cuda_graph(few, np.ones(len(path), bool))
-    here = _below(evidence.attribution.paths, np.array([finding.path]))
-    return launches.cuda_graph(few, here[path])
+    """CUDA graphs where nothing is in their way, else compiled code that is not compiled yet.
+
+    A backward pass is captured with its forward pass, so a part of them stands for what holds both.
+    """
+    paths, path, known = evidence.attribution.paths, few.path, program(evidence)
+    root = finding.path
+    while root >= 0 and _in_pass(paths)[root]:
+        root = int(paths.parent[root])
+    here = np.ones(len(path), bool)
+    if root >= 0:
+        here = _below(paths, np.array([root]))[path]
+    if known.graphs:
+        return launches.cuda_graph(few, here)
+    inside = _below(paths, np.flatnonzero(paths.kind == Kind.GRAPH))[path]
+    return launches.compiled(few, here & ~inside)
+
+
+def _in_pass(paths: PathTable) -> Column:
+    """Bool per path: a forward or backward pass, or inside one."""
+    named = paths.nearest(paths.kind == Kind.PHASE)
+    names = np.array(paths.names.to_pylist(), object)[paths.name]
+    return np.isin(np.append(names, "")[named], _PASSES)
 
 
 def _pauses(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
@@ -230,7 +205,7 @@ _EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
     "launch_bound": _launches,
     "host_work": _pauses,
     "fp32_gemm": _tensor_cores,
-    "unfused_attention": lambda _, few, one: kernels.sdpa(_ops(few, one)),
+    "unfused_attention": lambda _, few, one: kernels.sdpa(few, _ops(few, one)),
     "elementwise_chain": lambda _, few, one: kernels.fuse_chains(few, _ops(few, one)),
     "kernel_underfills": _scaled,
     "kernel_latency_bound": _scaled,

@@ -6,17 +6,18 @@ step decides where there is one. Definition: docs/replay.md, "Calibration".
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from nvprobe.analysis.replay.model import EventKind, Model
-from nvprobe.analysis.replay.run import replay, steady_step, step_times
+from nvprobe.analysis.replay.run import replay, step_times
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.trace import DEFAULT_COSTS, NO_NAME, Column, RecordCosts
 
-__all__ = ["Calibration", "calibrated", "calibration", "step_of"]
+__all__ = ["Calibration", "calibrated", "calibration", "step_of", "variants"]
 
 QUERY_NS = 93
 """A call that only asks for a kernel's name, under the profiler on a quiet host."""
@@ -27,6 +28,12 @@ FACTORS = (0.15, 1.6)
 DEFAULT_FACTOR = 0.9
 DEPENDS = 0.05
 """The factor is solved for where the step depends on it by more than this share."""
+HALVINGS = 12
+"""To four ten-thousandths of the factor."""
+STRETCHES = (1.0, 0.75, 1.33)
+"""Of the factor. Chosen on programs whose step is known: three of four lie within."""
+RECORDS = 0.25
+"""In loops that do nothing else records cost a tenth to a half of the default costs."""
 LONG_GAP_NS = 2_000_000
 DRIVER_NS = 20_000
 """An allocation or a compilation that takes longer is the driver's own work."""
@@ -46,34 +53,63 @@ class Calibration:
 
 
 def step_of(model: Model) -> int:
-    """The replayed step."""
-    return steady_step(step_times(model, replay(model)))
+    """The replayed step: the mean of all but the first.
+
+    Not their median: a change moves time from one step to the next, and the mean never shrinks by
+    that.
+    """
+    lengths = step_times(model, replay(model))
+    lengths = lengths[1:] if len(lengths) > 1 else lengths
+    return round(float(lengths.mean())) if len(lengths) else 0
 
 
 def calibration(sample: Sample) -> Calibration:
     """The factor that gives the measured unprofiled step, else the default one."""
-    measured = sample.attribution.trace.profiling
-    costs = measured.costs if measured else DEFAULT_COSTS
+    profiling = sample.attribution.trace.profiling
+    costs = profiling.costs if profiling else DEFAULT_COSTS
     slow = _slowness(sample)
     default = Calibration("default", DEFAULT_FACTOR / slow, slow, costs)
-    if measured is None or measured.bare is None:
+    if profiling is None or profiling.bare is None:
         return default
+    measured = dataclasses.replace(default, source="measured")
+    factor = _solved(sample, measured, profiling.bare.step_ns)
+    return default if factor is None else dataclasses.replace(measured, factor=factor)
+
+
+def variants(sample: Sample, by: Calibration) -> list[Model]:
+    """The model by every calibration that may hold, ``by`` first.
+
+    The host a quarter faster and a third slower; and records that cost a quarter of what they are
+    taken to cost, in a step that is as long: then more of it is the program's own work.
+    """
+    known = [by]
+    shares = {
+        name: value * RECORDS for name, value in dataclasses.asdict(by.costs).items()
+        if name != "source"
+    }  # fmt: skip
+    cheaper = dataclasses.replace(by, costs=dataclasses.replace(by.costs, **shares))
+    factor = _solved(sample, cheaper, step_of(calibrated(sample, by)))
+    if factor is not None:
+        known.append(dataclasses.replace(cheaper, factor=factor))
+    return [calibrated(sample, one, stretch) for one in known for stretch in STRETCHES]
+
+
+def _solved(sample: Sample, by: Calibration, target: int) -> float | None:
+    """The factor that gives a step of ``target``; ``None`` where the step hardly depends on it."""
     low, high = FACTORS
-    lengths = [_solved_step(sample, slow, costs, factor) for factor in (low, high)]
-    target = measured.bare.step_ns
-    if lengths[1] - lengths[0] <= DEPENDS * target:
-        return default
-    for _ in range(20):
+
+    def step(factor: float) -> int:
+        return step_of(calibrated(sample, dataclasses.replace(by, factor=factor)))
+
+    if step(high) - step(low) <= DEPENDS * target:
+        return None
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if _solved_step(sample, slow, costs, middle) < target:
+        if step(middle) < target:
             low = middle
         else:
             high = middle
-    return Calibration("measured", (low + high) / 2, slow, costs)
-
-
-def _solved_step(sample: Sample, slow: float, costs: RecordCosts, factor: float) -> int:
-    return step_of(calibrated(sample, Calibration("measured", factor, slow, costs)))
+    return (low + high) / 2
 
 
 def calibrated(sample: Sample, by: Calibration, stretch: float = 1.0) -> Model:

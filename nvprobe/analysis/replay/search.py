@@ -7,8 +7,9 @@ Definition: docs/replay.md, "Bounds and order".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.levels import Edit, Level
@@ -18,12 +19,12 @@ __all__ = ["NOTABLE", "Proposal", "Saving", "search", "weigh"]
 
 NOTABLE = 0.02
 """A change that is expected to save less of the step is none."""
-STRETCHES = (1.0, 0.75, 1.33)
-"""Factors of the calibration that the bounds span."""
 MODEL_ERROR = 0.075
 """Of the step: how far a replayed saving may be off. Fitted on pairs with measured fixes."""
 ROUNDS = 4
 """Changes that are applied one on top of the other; the rest are held against all of them."""
+SPECIFIC = 0.25
+"""A cause that saves this share of what a general change saves goes before it. Chosen on pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ class Proposal:
 
     edit: Edit
     effort: float
+    general: bool = False
+    """Whether it is a remedy for whatever launches or computes, such as compiling the program:
+    causes that explain a good part of the same time go before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +53,47 @@ class Saving:
     """Position of the proposal that saves the same, where nothing remains after it."""
 
 
-def search(
-    models: Callable[[float], Model], proposals: Sequence[Proposal]
-) -> tuple[list[Saving], int]:
-    """(savings worth a change, the best first; the unchanged step). ``models``: by stretch."""
-    bases = [models(stretch) for stretch in STRETCHES]
+def search(bases: Sequence[Model], proposals: Sequence[Proposal]) -> list[Saving]:
+    """Savings worth a change, the best first.
+
+    ``bases``: the model by every calibration that may hold, the likeliest first.
+    """
     steps = [step_of(model) for model in bases]
-    levels = {number: _levels(bases[0], steps[0], one) for number, one in enumerate(proposals)}
-    order = _greedy(bases[0], steps[0], proposals, levels)
+    levels = [_after(bases, steps, steps, one) for one in proposals]
     found = []
-    for number, after, instead in order:
+    for number, after, instead in _greedy(bases, steps, proposals, levels):
         low, high = _bounds(bases, steps, proposals[number])
-        mid = levels[number][1]
+        mid = levels[number].mid
         found.append(Saving(number, min(low, mid), mid, max(high, mid), after, instead))
-    return found, steps[0]
+    return found
 
 
-def weigh(models: Callable[[float], Model], edit: Edit) -> tuple[Saving, int]:
-    """(what one change saves, the unchanged step), however little that is."""
+def weigh(bases: Sequence[Model], edit: Edit) -> Saving:
+    """What one change saves, however little that is."""
     one = Proposal(edit, 1.0)
-    bases = [models(stretch) for stretch in STRETCHES]
     steps = [step_of(model) for model in bases]
-    mid = _levels(bases[0], steps[0], one)[1]
+    mid = _after(bases, steps, steps, one).mid
     low, high = _bounds(bases, steps, one)
-    return Saving(0, min(low, mid), mid, max(high, mid), mid, None), steps[0]
+    return Saving(0, min(low, mid), mid, max(high, mid), mid, None)
 
 
-def _levels(base: Model, step: int, one: Proposal) -> tuple[float, float, float]:
-    """The shares saved at each level, in order."""
-    low, mid, high = sorted(_saved(base, step, one.edit, level) for level in Level)
-    return low, mid, high
+class _Saved(NamedTuple):
+    """What a change saves: at its worst level, and on average over the calibrations."""
+
+    low: float
+    mid: float
+
+    def score(self, effort: float) -> float:
+        """Half-way between what is sure and what is expected, by how easy it is."""
+        low = min(self.low, self.mid)
+        return (low + (self.mid - low) / 2) * effort
 
 
 def _saved(base: Model, step: int, edit: Edit, level: Level) -> float:
     return max(1 - step_of(edit(base, level)) / step, 0.0) if step else 0.0
 
 
-def _bounds(bases: list[Model], steps: list[int], one: Proposal) -> tuple[float, float]:
+def _bounds(bases: Sequence[Model], steps: list[int], one: Proposal) -> tuple[float, float]:
     """Least and greatest over levels and calibrations, with the error of the model."""
     all_ = [
         _saved(base, step, one.edit, level)
@@ -96,42 +104,53 @@ def _bounds(bases: list[Model], steps: list[int], one: Proposal) -> tuple[float,
 
 
 def _greedy(
-    base: Model, step: int, proposals: Sequence[Proposal],
-    levels: dict[int, tuple[float, float, float]],
-) -> list[tuple[int, float, int | None]]:  # fmt: skip
+    bases: Sequence[Model], steps: list[int], proposals: Sequence[Proposal], alone: list[_Saved]
+) -> list[tuple[int, float, int | None]]:
     """(proposal, what it saves after those before, what it is an alternative to)."""
     order: list[tuple[int, float, int | None]] = []
-    left, instead, model = dict(levels), dict[int, int](), base
-    alone = {number for number, (_, mid, _) in levels.items() if mid >= NOTABLE}
+    left, instead, models = dict(enumerate(alone)), dict[int, int](), list(bases)
     while len(order) < ROUNDS:
-        able = {number: found for number, found in left.items() if found[1] >= NOTABLE}
+        able = {number: found for number, found in left.items() if found.mid >= NOTABLE}
         if not able:
             break
-        best = max(able, key=lambda number: _score(able[number], proposals[number].effort))
-        order.append((best, left.pop(best)[1], None))
-        model = proposals[best].edit(model, Level.MID)
-        for number in left:
-            had = left[number][1]
-            left[number] = _after(model, step, proposals[number])
-            if number in alone and left[number][1] < NOTABLE <= had:
+        best = _best(able, proposals)
+        order.append((best, left.pop(best).mid, None))
+        models = [proposals[best].edit(model, Level.MID) for model in models]
+        now = [step_of(model) for model in models]
+        before = left
+        left = {number: _after(models, now, steps, proposals[number]) for number in before}
+        for number, had in before.items():
+            if min(alone[number].mid, had.mid) >= NOTABLE > left[number].mid:
                 instead[number] = best
-    rest = [number for number in left if left[number][1] >= NOTABLE]
-    rest.sort(key=lambda number: -_score(left[number], proposals[number].effort))
-    order += [(number, left[number][1], None) for number in rest]
-    gone = [number for number in instead if left.get(number, (0, 1, 0))[1] < NOTABLE]
+    rest = [number for number in left if left[number].mid >= NOTABLE]
+    rest.sort(key=lambda number: -left[number].score(proposals[number].effort))
+    order += [(number, left[number].mid, None) for number in rest]
+    gone = [number for number in instead if left[number].mid < NOTABLE]
     return order + [(number, 0.0, instead[number]) for number in gone]
 
 
-def _score(levels: tuple[float, float, float], effort: float) -> float:
-    """Half-way between what is sure and what is expected, by how easy it is."""
-    low, mid, _ = levels
-    return (low + (mid - low) / 2) * effort
+def _best(able: dict[int, _Saved], proposals: Sequence[Proposal]) -> int:
+    """The best change; one that is general only where no specific one saves nearly as much."""
+
+    def score(number: int) -> float:
+        return able[number].score(proposals[number].effort)
+
+    best = max(able, key=score)
+    if not proposals[best].general:
+        return best
+    least = SPECIFIC * able[best].mid
+    specific = [n for n in able if not proposals[n].general and able[n].mid >= least]
+    return max(specific, key=score, default=best)
 
 
-def _after(model: Model, step: int, one: Proposal) -> tuple[float, float, float]:
-    """What a change saves of the unchanged step, made on top of others."""
-    now = step_of(model)
-    low, mid, high = sorted(
-        max((now - step_of(one.edit(model, level))) / max(step, 1), 0.0) for level in Level
-    )
-    return low, mid, high
+def _after(models: Sequence[Model], now: list[int], steps: list[int], one: Proposal) -> _Saved:
+    """What a change saves of the unchanged ``steps`` in models that now take ``now``."""
+
+    def saved(number: int, level: Level) -> float:
+        shorter = now[number] - step_of(one.edit(models[number], level))
+        return max(shorter / max(steps[number], 1), 0.0)
+
+    # A level may turn out the other way round: with less on the GPU a step may end differently.
+    low, mid, _ = sorted(saved(0, level) for level in Level)
+    others = [saved(number, Level.MID) for number in range(1, len(models))]
+    return _Saved(low, (mid + sum(others)) / len(models))

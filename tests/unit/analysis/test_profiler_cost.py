@@ -43,17 +43,27 @@ def line(analysis: Analysis) -> str:
 def test_what_was_recorded_in_a_step() -> None:
     cost = cost_of(analysis_of(loop(body)))
     assert cost.records == Records(3, 10, 1, 0, 0, 0, 0)  # the step itself is the range
-    assert cost.records.host_ns(DEFAULT_COSTS) == 13 * 4_000 + 5_500
+    assert cost.records.host_ns(DEFAULT_COSTS) == 13 * 3_000 + 4_000
     assert (cost.source, cost.backend) == ("estimated", "nsys")
 
 
-def test_an_estimate_lies_between_no_cost_and_twice_of_it() -> None:
+def test_an_estimate_is_the_step_that_findings_have() -> None:
     analysis = analysis_of(loop(body))
+    cost = cost_of(analysis)
+    assert cost.source == "estimated"
+    (*_, found) = [one for one in analysis.findings or () if one.step_saving]
+    assert found.step_saving is not None
+    assert cost.unprofiled_ns == found.step_saving.step_ns < cost.profiled_ns
+    assert cost.bounds_ns[0] < cost.unprofiled_ns <= cost.bounds_ns[1] <= cost.profiled_ns
+
+
+def test_an_estimate_lies_between_no_cost_and_twice_of_it() -> None:
+    analysis = analysis_of(loop(body, steps=2))  # too few to replay
     cost = cost_of(analysis)
     steps = analysis.steps
     assert cost.profiled_ns == np.median(np.diff(steps.start))
-    assert cost.unprofiled_ns == cost.profiled_ns - 57_500
-    assert cost.bounds_ns == (cost.profiled_ns - 115_000, cost.profiled_ns)
+    assert cost.unprofiled_ns == cost.profiled_ns - 43_000
+    assert cost.bounds_ns == (cost.profiled_ns - 86_000, cost.profiled_ns)
     assert "an estimated" in line(analysis)
     assert "(not measured)" in line(analysis)
 
@@ -65,7 +75,7 @@ def test_an_estimate_is_not_below_the_work_of_the_gpu() -> None:
 
     cost = cost_of(analysis_of(loop(busy)))
     assert cost.idle_ns is not None
-    assert cost.bounds_ns[0] == cost.profiled_ns - cost.idle_ns == 2 * MS
+    assert cost.bounds_ns[0] >= cost.profiled_ns - cost.idle_ns == 2 * MS
 
 
 def test_marks_of_synchronizations_and_nodes_of_graphs_cost_too() -> None:

@@ -10,6 +10,8 @@ from nvprobe.analysis import Analysis
 from tests.unit.analysis.scenes import (
     ADD,
     BF16_GEMM,
+    CUSTOM,
+    SOFTMAX,
     Scene,
     analysis_of,
     loop,
@@ -77,6 +79,53 @@ def test_a_loop_that_reads_values_is_no_loop_of_launches() -> None:
     found = ids(reads)
     assert found[0] == "implicit_sync"
     assert "launch_loop" not in found
+
+
+def test_what_comes_back_after_each_micro_batch_is_no_loop_over_tensors() -> None:
+    def micro_batches(scene: Scene) -> None:
+        for _ in range(16):
+            for name in SMALL:
+                scene.host(10 * US)
+                scene.launch(name, 2 * US)
+            scene.inside("forward", lambda: [scene.launch(ADD, 2 * US) for _ in range(8)])
+
+    assert "launch_loop" not in ids(micro_batches)
+
+
+def attention(scene: Scene) -> None:
+    """Forward and backward of one attention, then something large."""
+    kernels = [BF16_GEMM, ADD, SOFTMAX, BF16_GEMM], [
+        BF16_GEMM, BF16_GEMM, ADD, SOFTMAX.replace("forward", "backward"), ADD, BF16_GEMM, BF16_GEMM
+    ]  # fmt: skip
+    for name, each in zip(("forward", "backward"), kernels, strict=True):
+        scene.inside(name, lambda each=each: [scene.launch(one, 100 * US) for one in each])
+        work(scene, 400 * US) if name == "forward" else None
+
+
+def test_the_gradients_of_an_attention_are_part_of_it() -> None:
+    first = (analyzed(attention).findings or ())[0]
+    assert first.id == "unfused_attention"
+    assert first.evidence["attentions"] == 10
+    assert first.evidence["kernels_each"] == 5.5
+    assert first.step_saving is not None
+    assert first.step_saving.mid > 60
+
+
+def test_an_attention_spares_its_launches_too() -> None:
+    """The host is the bottleneck: fewer kernels are fewer launches."""
+
+    def slowly(scene: Scene) -> None:
+        for _ in range(10):
+            for one in (BF16_GEMM, ADD, SOFTMAX, BF16_GEMM):
+                scene.host(50 * US)
+                scene.launch(one, 20 * US)
+            scene.host(50 * US)
+            scene.launch(CUSTOM, 5 * US)
+
+    found = {one.id: one for one in analyzed(slowly).findings or ()}
+    saving = found["unfused_attention"].step_saving
+    assert saving is not None
+    assert saving.mid > 20
 
 
 def uploads(scene: Scene, count: int) -> None:

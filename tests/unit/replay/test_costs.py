@@ -9,7 +9,7 @@ import pytest
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.replay.build import build
-from nvprobe.analysis.replay.costs import calibrated, calibration, step_of
+from nvprobe.analysis.replay.costs import calibrated, calibration, step_of, variants
 from nvprobe.analysis.replay.sample import Sample, sample
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.waits import waits
@@ -71,3 +71,16 @@ def test_the_sample_is_of_neighboring_steps() -> None:
     assert len(some.events) == len(some.model.events)
     assert np.all(np.diff(some.events.begin) >= 0)
     assert step_of(some.model) == pytest.approx(1200 * US, rel=0.01)
+
+
+def test_the_split_between_records_and_own_work_is_not_known() -> None:
+    some = few(host_bound, 700 * US)
+    lengths = [step_of(model) for model in variants(some, calibration(some))]
+    assert len(lengths) == 6
+    assert lengths[3] == pytest.approx(lengths[0], rel=0.01), "as long, with cheaper records"
+    assert lengths[1] < lengths[0] < lengths[2]
+
+
+def test_the_profiler_takes_no_part_of_a_step_that_the_gpu_decides() -> None:
+    some = few(gpu_bound, None)
+    assert len(variants(some, calibration(some))) == 3

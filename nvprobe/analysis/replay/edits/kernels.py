@@ -53,12 +53,19 @@ def other_precision(ops: Column, gain: float, casts: Column | None = None) -> Ed
     return edit
 
 
-def sdpa(ops: Column) -> Edit:
-    """Attention in one kernel."""
+def sdpa(sample: Sample, ops: Column) -> Edit:
+    """Each run of ``ops`` (bool per op), an attention, in one kernel and one launch."""
+    chain = _chains(sample, ops)
+    rows = np.flatnonzero(chain >= 0)
+    heads = rows[runs(chain[rows])] if len(rows) else rows
+    events = np.setdiff1d(sample.model.ops.event[rows], sample.model.ops.event[heads])
 
     def edit(model: Model, level: Level) -> Model:
         model = model.edit()
         scale(model, ops, ATTENTION[level])
+        if level != Level.LOW:
+            model.events.dur[events] = 0
+            _spare_dispatch(model, events)
         return model
 
     return edit

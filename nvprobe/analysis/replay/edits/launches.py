@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analysis.replay.changes import merge
+from nvprobe.analysis.replay.changes import merge, scale
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
@@ -12,11 +12,15 @@ from nvprobe.analysis.waiting.gaps import LONG_NS
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = ["cuda_graph", "fuse_loop", "graph_break", "graph_gaps"]
+__all__ = ["compiled", "cuda_graph", "fuse_loop", "graph_break", "graph_gaps"]
 
 GRAPH_NS, NODE_NS = 8_000, 250
 """Host time of a graph's launch, and more for each of its nodes."""
 NODE_GAP_NS = 1_200
+COMPILED = 0.75, 0.9
+"""Of the host's work before launches and in them, what remains when compiled code launches."""
+SMALL_NS, FUSED = 20_000, 0.5
+"""Of kernels this small, what remains at best when they are fused."""
 LEAST_NODES = 10
 BORDER_NS = 6_000
 LOOP_NS = 20_000
@@ -30,7 +34,7 @@ LOOP_OPS = {Level.LOW: 1.0, Level.MID: 0.4, Level.HIGH: 0.2}
 def cuda_graph(sample: Sample, events: Column) -> Edit:
     """Each stretch of ``events`` without a wait or a long pause as one graph.
 
-    Low: compiled and launched one by one.
+    Low: compiled and launched one by one. High: compiled, so that small kernels are fused.
     """
     group = _stretches(sample, events)
 
@@ -41,8 +45,7 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
         if not len(rows):
             return model
         if level == Level.LOW:
-            e.gap[rows] = np.rint(0.75 * e.gap[rows]).astype(np.int64)
-            e.dur[rows] = np.rint(0.9 * e.dur[rows]).astype(np.int64)
+            _less_host(model, rows, *COMPILED)
             return model
         inside = (group >= 0)[o.event]
         nodes = np.bincount(group[o.event[inside]], minlength=int(group.max()) + 1)
@@ -52,9 +55,33 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
         e.dur[heads] = np.rint(GRAPH_NS + NODE_NS * nodes[group[heads]]).astype(np.int64)
         o.gap[inside] = np.minimum(o.gap[inside], NODE_GAP_NS)
         o.lat[inside & np.isin(o.event, rest)] = NEVER
+        if level == Level.HIGH:
+            small = inside & (o.dur < SMALL_NS)
+            scale(model, small, FUSED)
+            o.gap[small] //= 2
         return model
 
     return edit
+
+
+def compiled(sample: Sample, events: Column) -> Edit:
+    """Each stretch of ``events`` compiled and launched one by one. Low: nothing is gained."""
+    rows = np.flatnonzero(_stretches(sample, events) >= 0)
+    share = {Level.LOW: (1.0, 1.0), Level.MID: COMPILED, Level.HIGH: (0.5, 0.5)}
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        _less_host(model, rows, *share[level])
+        return model
+
+    return edit
+
+
+def _less_host(model: Model, rows: Column, gap: float, dur: float) -> None:
+    """Events that take these shares of their time on the host."""
+    e = model.events
+    e.gap[rows] = np.rint(gap * e.gap[rows]).astype(np.int64)
+    e.dur[rows] = np.rint(dur * e.dur[rows]).astype(np.int64)
 
 
 def _stretches(sample: Sample, events: Column) -> Column:
