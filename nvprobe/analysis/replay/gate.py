@@ -9,12 +9,15 @@ import numpy as np
 
 from nvprobe.analysis.replay.build import Captured
 from nvprobe.analysis.replay.model import NEVER, Model
-from nvprobe.analysis.replay.run import replay, steady_step, step_times
+from nvprobe.analysis.replay.run import replay, step_times
+from nvprobe.trace import Column
 
 __all__ = ["CLOSE", "Fidelity", "fidelity"]
 
 CLOSE = 0.01
 """The replayed median step is this near the captured one, or nothing is replayed."""
+MANY, LEAST = 60_000, 4
+"""Events that are replayed of a capture with more of them, and steps in each of three pieces."""
 CLOSE_USUAL = 0.03
 """The same with one gap and one latency for all ops."""
 
@@ -48,15 +51,30 @@ class Fidelity:
 
 
 def fidelity(captured: Captured) -> Fidelity:
-    """Replay the model as it is, and with the usual gap and latency for every op."""
-    model = captured.model
-    return Fidelity(
-        captured_ns=steady_step(np.diff(captured.completion())),
-        replayed_ns=steady_step(step_times(model, replay(model))),
-        usual_ns=steady_step(step_times(model, replay(_usual(captured)))),
-        late_ns=captured.edges.late_ns,
-        lost_ops=captured.lost_ops,
-    )
+    """Replay the model as it is, and with the usual gap and latency for every op.
+
+    Of a long capture not all steps are replayed, but some from its begin, middle and end.
+    """
+    usual = _usual(captured)
+    recorded = np.diff(captured.completion())
+    lengths: tuple[list[Column], ...] = ([], [], [])
+    for low, high in _pieces(len(captured.model.events), len(recorded)):
+        lengths[0].append(recorded[low + 1 : high])
+        for model, out in ((captured.model, lengths[1]), (usual, lengths[2])):
+            if high - low < len(recorded):
+                model = model.section(low, high, captured.events.begin)
+            out.append(step_times(model, replay(model))[1:])
+    captured_ns, replayed_ns, usual_ns = (int(np.median(np.concatenate(one))) for one in lengths)
+    late_ns, lost_ops = captured.edges.late_ns, captured.lost_ops
+    return Fidelity(captured_ns, replayed_ns, usual_ns, late_ns, lost_ops)
+
+
+def _pieces(events: int, steps: int) -> list[tuple[int, int]]:
+    """(first step, last step + 1) of what is replayed. The first step of each fills the queue."""
+    few = max(MANY * steps // (3 * max(events, 1)), LEAST)
+    if events <= MANY or 3 * few >= steps:
+        return [(0, steps)]
+    return [(low, low + few) for low in (0, (steps - few) // 2, steps - few)]
 
 
 def _usual(captured: Captured) -> Model:

@@ -18,6 +18,7 @@ from nvprobe.analysis.replay.sample import Sample, sample
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.intervals import union_length
 from nvprobe.attribution.model import Attribution
+from nvprobe.trace import StepTime
 
 __all__ = ["Replay", "replay_of"]
 
@@ -41,16 +42,19 @@ class Replay:
         return tuple(step_of(model) for model in self.models)
 
     @property
+    def _bare(self) -> StepTime | None:
+        profiling = self.sample.attribution.trace.profiling
+        return None if profiling is None else profiling.bare
+
+    @property
     def step_ns(self) -> int:
         """The unprofiled step: as it was measured, else as it is replayed."""
-        told = self.sample.attribution.trace.profiling
-        return self.steps_ns[0] if told is None or told.bare is None else told.bare.step_ns
+        return self.steps_ns[0] if self._bare is None else self._bare.step_ns
 
     @property
     def source(self) -> Literal["measured", "default"]:
         """Whether the unprofiled step was measured."""
-        told = self.sample.attribution.trace.profiling
-        return "default" if told is None or told.bare is None else "measured"
+        return "default" if self._bare is None else "measured"
 
     @property
     def busy_share(self) -> float:

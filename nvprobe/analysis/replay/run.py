@@ -15,7 +15,7 @@ from nvprobe.analysis.replay.model import ALL, NEVER, NOTHING, Model
 from nvprobe.attribution.intervals import by_group
 from nvprobe.trace import Column
 
-__all__ = ["Times", "completion", "done_before", "replay", "step_times", "steady_step"]
+__all__ = ["Times", "completion", "done_before", "replay", "step_times"]
 
 _WORTH_A_SCAN = 60
 """Mean events of a segment from which running maxima beat the loop."""
@@ -61,12 +61,6 @@ def done_before(model: Model, op_end: Column) -> Column:
     mine = lane[model.ops.event] == lane[model.borders[:1]].max(initial=0)
     reach = np.maximum.accumulate(np.where(mine, op_end, NEVER))
     return np.append(NEVER, reach)[model.events.first_op]
-
-
-def steady_step(lengths: Column) -> int:
-    """The median step, the first left out; 0 where there is none."""
-    lengths = lengths[1:] if len(lengths) > 1 else lengths
-    return int(np.median(lengths)) if len(lengths) else 0
 
 
 def _loop(model: Model) -> Times:

@@ -125,7 +125,7 @@ def _greedy(
     rest = [number for number in left if left[number].mid >= NOTABLE]
     rest.sort(key=lambda number: -left[number].score(proposals[number].effort))
     order += [(number, left[number].mid, None) for number in rest]
-    gone = [number for number in instead if left[number].mid < NOTABLE]
+    gone = [number for number in instead if number in left and left[number].mid < NOTABLE]
     return order + [(number, 0.0, instead[number]) for number in gone]
 
 

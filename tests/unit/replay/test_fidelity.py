@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nvprobe.analysis.completeness import lost_launches
+from nvprobe.analysis.replay import gate
 from nvprobe.analysis.replay.build import Captured, build
 from nvprobe.analysis.replay.gate import CLOSE, fidelity
 from nvprobe.analysis.replay.model import ALL, NOTHING, EventKind
@@ -69,6 +70,18 @@ def test_a_scene_is_replayed_exactly() -> None:
     awaits = captured.model.events.awaits
     assert np.count_nonzero(awaits == ALL) == 10  # stream and device synchronizations of the scene
     assert np.all(awaits[kinds == EventKind.LAUNCH] == NOTHING)
+
+
+def test_of_a_long_capture_some_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = built(loop(mixed, steps=60).trace())
+    assert captured is not None
+    whole, replayed = fidelity(captured), []
+    monkeypatch.setattr(gate, "MANY", 200)
+    once = gate.replay
+    monkeypatch.setattr(gate, "replay", lambda m: (replayed.append(len(m.events)), once(m))[1])
+    assert fidelity(captured) == whole
+    assert len(replayed) == 6
+    assert sum(replayed) < len(captured.model.events)
 
 
 @pytest.mark.parametrize("lost", ["ops", "calls", "ranges"])
