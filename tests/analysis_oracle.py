@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from nvprobe.trace import Trace
-from tests.oracle import Oracle
+from tests.oracle import OPTIMIZER, Oracle
 
 Path = tuple[str, ...]
 
@@ -24,8 +24,7 @@ class AnalysisOracle:
         """A twin that stands for its parent; instants never fold."""
         if r[2] <= r[1]:
             return False
-        above = [x for x in self.oracle.open_ranges(r[0], r[1]) if x[3] != r[3]]
-        above = [x for x in above if (x[1], x[1] - x[2], x[3]) < (r[1], r[1] - r[2], r[3])]
+        above = self.around(r)
         return self.oracle.names(above) == self.oracle.names([*above, r])
 
     def interval(self, op: int) -> tuple[int, int] | None:
@@ -50,8 +49,33 @@ class AnalysisOracle:
     def wall(self) -> dict[Path, int]:
         out: dict[Path, int] = defaultdict(int)
         for r in self.oracle.ranges:
-            out[self.own[r[3]]] += 0 if self.folded(r) else max(r[2] - r[1], 0)
+            out[self.own[r[3]]] += 0 if self.folded(r) else len(self.instants(r))
         return out
+
+    def instants(self, r: tuple) -> set[int]:
+        """When a range was open; an optimizer's step not while its closure's work was."""
+        out = set(range(r[1], r[2]))
+        if not OPTIMIZER.match(r[4]):
+            return out
+        for x in self.oracle.ranges:
+            if x[0] == r[0] and x[3] != r[3] and self.oracle.closure_work(x):
+                around = self.around(x)
+                while around and self.step(around[-1]):
+                    if around.pop()[3] == r[3]:
+                        out -= set(range(x[1], x[2]))
+        return out
+
+    @staticmethod
+    def step(r: tuple) -> bool:
+        """Whether a range is an optimizer's step."""
+        return OPTIMIZER.match(r[4]) is not None
+
+    def around(self, r: tuple) -> list[tuple]:
+        """The ranges around one, outermost first."""
+        above = [x for x in self.oracle.open_ranges(r[0], r[1]) if x[3] != r[3]]
+        if r[2] <= r[1]:
+            return above
+        return [x for x in above if (x[1], x[1] - x[2], x[3]) < (r[1], r[1] - r[2], r[3])]
 
     def self_wall(self) -> dict[Path, int]:
         out: dict[Path, int] = defaultdict(int)
@@ -95,7 +119,9 @@ class AnalysisOracle:
                 threads.add(self.oracle.initiator(call[1]))
             for thread in threads - {None}:
                 for r in self.oracle.open_ranges(thread, call[2]):
-                    mine[r[3]].append(op)
+                    path, own = self.owners[op][0] or (), self.own[r[3]]
+                    if not self.step(r) or path[: len(own)] == own:
+                        mine[r[3]].append(op)
         out: dict[Path, int] = defaultdict(int)
         for r in self.oracle.ranges:
             out[self.own[r[3]]] += 0 if self.folded(r) else self.span(mine[r[3]])

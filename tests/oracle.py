@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import re
 
-from nvprobe.trace import OPEN, OpKind, Trace
+from nvprobe.trace import OPEN, OpKind, RangeSource, Trace
 
 STEP_WORDS = """step iter iteration batch microbatch epoch request replay decode prefill token
     generate rollout episode frame round profilerstep""".split()  # noqa: SIM905
+
+
+OPTIMIZER = re.compile(r"(?i)^optim(izer)?$|(?:^|.*[^a-z])optimizer[._]step(#.*)?$")
+PARTS = """data dataload dataloader dataloading data_load data_loader data_loading h2d to_device
+    forward loss backward clip grad_clip zero_grad eval evaluation""".split()  # noqa: SIM905
 
 
 def clean(text: str) -> tuple[str, int, bool]:
@@ -135,16 +140,38 @@ class Oracle:
         found = [r for r in self.on_thread.get(thread, []) if r[1] <= time < r[2]]
         return sorted(found, key=lambda r: (r[1], r[1] - r[2], r[3]))
 
-    @staticmethod
-    def names(ranges: list[tuple]) -> tuple[str, ...]:
-        """Names of a chain of ranges, twins folded."""
+    def names(self, ranges: list[tuple]) -> tuple[str, ...]:
+        """Names of a chain of ranges, twins folded; a closure's work is beside the optimizer's."""
         out: list[str] = []
         before = None
         for r in ranges:
             if not (r[6] and before == r[4]):
+                if self.closure_work(r):
+                    out = self.outside(out)
                 out.append(r[4])
             before = r[4]
         return tuple(out)
+
+    @staticmethod
+    def outside(names: list[str]) -> list[str]:
+        """The names without the optimizers' steps they end in."""
+        while names and OPTIMIZER.match(names[-1]):
+            names = names[:-1]
+        return names
+
+    def closure_work(self, r: tuple) -> bool:
+        """A part of a step that no optimizer does, or a module."""
+        source = int(self.trace.ranges.source[r[3]])
+        category = self.trace.text(int(self.trace.ranges.category[r[3]]))
+        domain = self.trace.text(int(self.trace.ranges.domain[r[3]]))
+        module = source == RangeSource.MODULE or (domain == "nvprobe" and category == "module")
+        by_name = r[4].lower() in PARTS or re.match(r"(Optimizer\.)?zero_grad#", r[4])
+        return bool(module or by_name or r[4].startswith(("fwd:", "nn.Module: ")))
+
+    def leading(self, ranges: list[tuple]) -> tuple[str, ...]:
+        """What stands before an autograd thread's own path: closures' work, where there is any."""
+        names = list(self.names(ranges))
+        return tuple(self.outside(names) or names)
 
     def initiator(self, thread: int) -> int | None:
         return self.initiating.get(self.process[thread])
@@ -155,7 +182,7 @@ class Oracle:
         if thread not in self.autograd:
             return own
         first = self.initiator(thread)
-        return (self.names(self.open_ranges(first, time)) if first is not None else ()) + own
+        return (self.leading(self.open_ranges(first, time)) if first is not None else ()) + own
 
     def opened_since(self, thread: int, time: int, begin: int) -> tuple[str, ...]:
         """Rule 3: what was opened inside the capture and is open at a node's creation."""
@@ -164,7 +191,8 @@ class Oracle:
             threads = [t for t in (self.initiator(thread), thread) if t is not None]
         out: tuple[str, ...] = ()
         for t in threads:
-            out += self.names([r for r in self.open_ranges(t, time) if r[1] > begin])
+            chain = [r for r in self.open_ranges(t, time) if r[1] > begin]
+            out += self.names(chain) if t == thread else self.leading(chain)
         return out
 
     def captured(self, process: int, node: int) -> tuple[str, ...]:
@@ -230,9 +258,13 @@ class Oracle:
             for r in self.open_ranges(me[0], me[1])
             if (r[1], r[1] - r[2], r[3]) < (me[1], me[1] - me[2], me[3]) and r[3] != row
         ]
-        own = self.names([*chain, me]) if me[2] > me[1] else (*self.names(chain), me[4])
+        if me[2] > me[1]:
+            own = self.names([*chain, me])
+        else:  # instants never fold
+            around = list(self.names(chain))
+            own = (*(self.outside(around) if self.closure_work(me) else around), me[4])
         if me[0] in self.autograd:
             first = self.initiator(me[0])
             if first is not None:
-                return self.names(self.open_ranges(first, me[1])) + own
+                return self.leading(self.open_ranges(first, me[1])) + own
         return own

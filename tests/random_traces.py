@@ -34,6 +34,9 @@ NAMES = [
     "Epoch 1/10",
     "item#7",
     "data exhausted",
+    "optimizer",
+    "Optimizer.step#SGD.step",
+    "fwd:net",
     "forward",
 ]
 AUTOMATIC = len(NAMES) - 1

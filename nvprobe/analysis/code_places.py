@@ -83,7 +83,7 @@ class CodePlaces:
         if len(roots) > 1:
             around = self._names_above(path)
             found = [one for one in found if one.detail in around] or found
-        return tuple(Line(one.source, one.role) for one in _likeliest(found))
+        return tuple(map(_users_line, _likeliest(found)))
 
     def nearest(self, path: int) -> Line | None:
         """The line of the innermost range of a path whose line is known, or None.
@@ -203,6 +203,11 @@ def _nearer(outer: Line | None, own: Line | None) -> Line | None:
     if outer is not None and library_of(own.source) and not library_of(outer.source):
         return outer
     return own
+
+
+def _users_line(place: Place) -> Line:
+    """The place's line; where an installed package opens the range, the program's call of that."""
+    return Line(place.stack[-1], "called") if place.stack else Line(place.source, place.role)
 
 
 def _summed(places: Iterable[Place]) -> list[Place]:

@@ -23,9 +23,9 @@ import numpy as np
 from nvprobe.analysis.grouping import counts, distinct, push_up, sums
 from nvprobe.analysis.model import UNKNOWN, PathQuantities
 from nvprobe.analysis.overlap.communication import exposed_by_path
-from nvprobe.analysis.timelines import alone, thread_timeline
+from nvprobe.analysis.timelines import Timeline, alone, thread_timeline
 from nvprobe.analysis.waiting.waits import Waits
-from nvprobe.attribution.intervals import merged, sorted_by
+from nvprobe.attribution.intervals import expand, merged, sorted_by, union_length
 from nvprobe.attribution.model import Attribution, Method, PathTable
 from nvprobe.attribution.nesting import nest
 from nvprobe.trace import NO_ROW, Column, Ranges
@@ -89,7 +89,33 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     # A folded duplicate is its parent again: not an instance, but its own time is the parent's.
     instance = np.where(tree.folded, -1, tree.path)
     own = _innermost_time(attribution, ranges, length)
-    return counts(instance, size), sums(instance, length, size), sums(tree.path, own, size)
+    wall = sums(instance, length - _time_of_closures(attribution), size)
+    return counts(instance, size), wall, sums(tree.path, own, size)
+
+
+def _time_of_closures(attribution: Attribution) -> Column:
+    """Per range: host time of what closures opened inside it, where it is an optimizer's step."""
+    ranges, tree, whole = attribution.trace.ranges, attribution.tree, attribution.whole
+    opened = np.flatnonzero(whole.tree.closure)
+    within, steps = opened, []
+    while len(opened):
+        around = whole.tree.parent[within]
+        steps.append((around, opened))
+        inner = _is_optimizer(whole, whole.tree.parent[around])
+        opened, within = opened[inner], around[inner]
+    if not steps:
+        return np.zeros(len(ranges), np.int64)
+    step, row = (np.concatenate(column) for column in zip(*steps, strict=True))
+    start = np.maximum(whole.trace.ranges.start[row], ranges.start[step])
+    end = np.minimum(whole.tree.end[row], tree.end[step])
+    return union_length(step, start, end, len(ranges))
+
+
+def _is_optimizer(attribution: Attribution, row: Column) -> Column:
+    """Bool per row of the ranges: an optimizer's step; not for -1."""
+    path = np.where(row == NO_ROW, NO_ROW, attribution.tree.path[row])
+    name = np.where(path == NO_ROW, NO_ROW, attribution.paths.name[path])
+    return np.asarray((name != NO_ROW) & attribution.open.trie.optimizers[name])
 
 
 def _innermost_time(attribution: Attribution, ranges: Ranges, length: Column) -> Column:
@@ -125,6 +151,9 @@ def gpu_spans(attribution: Attribution) -> Column:
     total = np.zeros(len(attribution.paths.parent), np.int64)
     tree, timeline = attribution.tree, thread_timeline(attribution)
     kept = np.flatnonzero(~tree.folded)
+    steps = _is_optimizer(attribution, kept)
+    total += _spans_of_own_ops(attribution, timeline, kept[steps])
+    kept = kept[~steps]
     low, high = timeline.slices(ranges.thread[kept], ranges.start[kept], tree.end[kept])
     filled = high > low
     path, low, high = tree.path[kept[filled]], low[filled], high[filled]
@@ -138,6 +167,29 @@ def gpu_spans(attribution: Attribution) -> Column:
         end = _reduced(np.maximum, last, low[at], high[at])
         np.add.at(total, path[at], np.where(end > begin, end - begin, 0))
     return total
+
+
+def _spans_of_own_ops(attribution: Attribution, timeline: Timeline, rows: Column) -> Column:
+    """The spans of optimizers' steps, per path: without the ops of closures called inside."""
+    ranges, tree, paths = attribution.trace.ranges, attribution.tree, attribution.paths
+    low, high = timeline.slices(ranges.thread[rows], ranges.start[rows], tree.end[rows])
+    instance, place = expand(low, high)
+    op, path = timeline.op[place], tree.path[rows[instance]]
+    own = attribution.valid[op] & below(paths, attribution.owner[op], path)
+    op, instance = op[own], instance[own]
+    begin = np.full(len(rows), np.iinfo(np.int64).max)
+    end = np.full(len(rows), np.iinfo(np.int64).min)
+    np.minimum.at(begin, instance, attribution.trace.ops.start[op])
+    np.maximum.at(end, instance, attribution.trace.ops.end[op])
+    return sums(tree.path[rows], np.where(end > begin, end - begin, 0), len(paths.parent))
+
+
+def below(paths: PathTable, path: Column, above: Column) -> Column:
+    """Bool per pair: a path is ``above`` itself or inside it; -1 is inside nothing."""
+    first = walk_order(paths)
+    size = push_up(paths, np.ones(len(first), np.int64))
+    place = np.where(path < 0, -1, first[path])
+    return np.asarray((place >= first[above]) & (place < first[above] + size[above]))
 
 
 def _reduced(ufunc: np.ufunc, values: Column, low: Column, high: Column) -> Column:

@@ -20,7 +20,13 @@ import numpy as np
 
 from nvprobe.analysis.steps import steps
 from nvprobe.attribution import attribute
-from nvprobe.attribution.model import Attribution, Outside, RangeTree, Unfiltered
+from nvprobe.attribution.model import (
+    Attribution,
+    Outside,
+    RangeTree,
+    Unfiltered,
+    shown_path,
+)
 from nvprobe.errors import UsageError
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Payloads, Table, Trace
 
@@ -286,7 +292,9 @@ class _Sieve:
         matched = np.zeros(len(paths.parent) + 1, bool)
         if self.patterns:
             whole = re.compile("|".join(map(_as_regex, self.patterns)), re.DOTALL)
-            own = [whole.fullmatch(text) is not None for text in paths.texts()]
+            own = [
+                whole.fullmatch(text) or whole.fullmatch(shown_path(text)) for text in paths.texts()
+            ]
             matched[:-1] = paths.nearest(np.array(own, bool)) >= 0
         return matched[path]
 
@@ -334,7 +342,7 @@ def _outermost(attribution: Attribution) -> str:
     """The first paths without anything above them."""
     paths = attribution.paths
     rows = np.flatnonzero(paths.parent < 0)[:8].tolist()
-    return ", ".join(repr(paths.text(row)) for row in rows) or "none"
+    return ", ".join(repr(paths.shown(row)) for row in rows) or "none"
 
 
 def _rows(option: str, wanted: tuple[int, ...], known: Column) -> Column | None:

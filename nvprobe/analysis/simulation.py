@@ -25,7 +25,7 @@ from nvprobe.analysis.replay.search import Saving, weigh
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.syncs import Syncs
 from nvprobe.analysis.waiting.waits import waits
-from nvprobe.attribution.model import Attribution
+from nvprobe.attribution.model import Attribution, shown_path
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
 
@@ -160,7 +160,9 @@ def _at_line(few: Sample, line: str, syncs: Syncs) -> Column:
 def _matching(few: Sample, pattern: str) -> Column:
     """Bool per path, the last one for none: it matches, or is below one that does."""
     paths = few.attribution.paths
-    out = np.array([fnmatchcase(text, pattern) for text in paths.texts()] + [False], bool)
+    texts = paths.texts()
+    own = [fnmatchcase(one, pattern) or fnmatchcase(shown_path(one), pattern) for one in texts]
+    out = np.array([*own, False], bool)
     if not out.any():
         raise UsageError(f"{pattern!r}: the capture has no such path")
     for depth in range(1, int(paths.depth.max(initial=0)) + 1):

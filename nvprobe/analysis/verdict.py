@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from nvprobe.analysis.model import DeviceUse, PathQuantities
-from nvprobe.attribution.model import Attribution, Kind, PathTable
+from nvprobe.attribution.model import Attribution, Kind, PathTable, shown_path
 
 __all__ = ["Doubts", "duration", "short_path", "verdict"]
 
@@ -17,8 +16,6 @@ _LARGEST_SHARE = 0.4
 _DOUBTFUL_SHARE = 0.1
 """From this share of GPU time with impossible ends on, no figure of time is repeated."""
 _LONGEST_PATH = 60
-_BETWEEN_NAMES = re.compile(r"(?<!\\)/")
-"""A slash inside a name is written with a backslash before it."""
 _UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
 
 
@@ -45,9 +42,10 @@ def short_path(text: str, longest: int = _LONGEST_PATH) -> str:
 
     ``step/…/fwd:attention`` still says where it is; a name cut in front says nothing.
     """
+    text = shown_path(text)
     if len(text) <= longest:
         return text
-    first, *rest = _BETWEEN_NAMES.split(text)
+    first, *rest = text.split("/")
     if len(first) > longest // 6:
         lead = "…/" if rest else ""
     else:

@@ -97,6 +97,24 @@ def autograd_names(names: pa.StringArray) -> Column:
     return _matches(names, _AUTOGRAD)
 
 
+_OPTIMIZER = r"(?i)^optim(?:izer)?$|(?:^|[^a-z])optimizer[._]step(?:#.*)?$"
+_CLOSURE = (
+    r"(?i)^(?:data|data_?load(?:er|ing)?|h2d|to_device|forward|loss|backward|clip|grad_clip|"
+    r"zero_grad|eval(?:uation)?|(?:Optimizer\.)?zero_grad#.*)$|"
+    r"^\[(?:pl|Strategy)\].*[.](?:training_step|backward|optimizer_zero_grad)$"
+)
+
+
+def optimizer_steps(names: pa.StringArray) -> Column:
+    """Bool per clean name: the range is an optimizer's step."""
+    return _matches(names, _OPTIMIZER)
+
+
+def closure_parts(names: pa.StringArray) -> Column:
+    """Bool per clean name: no optimizer's work, though a closure given to its step may do it."""
+    return _matches(names, _CLOSURE)
+
+
 def known_parts(names: pa.StringArray) -> Column:
     """Bool per clean name: it says that its range is a part of a step, not a step."""
     return ~np.isin(_by_name(names), (Kind.USER, Kind.STEP))

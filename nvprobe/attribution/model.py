@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from nvprobe.attribution.paths import OpenPaths
 
 
+def shown_path(text: str) -> str:
+    r"""A path as people read it: a slash inside a name is a colon, and no border between names.
+
+    ``step/graph 0\/0 fwd`` is shown as ``step/graph 0:0 fwd``. Filters take both.
+    """
+    return text.replace("\\/", ":")
+
+
 class Method(IntEnum):
     """How an op got its owner path; from ``UNRESOLVED`` on: why it has none."""
 
@@ -95,6 +103,10 @@ class PathTable:
             path = int(self.parent[path])
         return "/".join(reversed(parts))
 
+    def shown(self, path: int) -> str:
+        """The path as people read it: `shown_path`."""
+        return shown_path(self.text(path))
+
     def texts(self) -> list[str]:
         """The text of every path, in row order."""
         own = [text.replace("/", "\\/") for text in self.names.to_pylist()]
@@ -124,6 +136,8 @@ class RangeTree:
     """int32 row of the path table: the owner path taken at its start, the range itself last."""
     folded: Column
     """bool: a duplicate by emit_nvtx of its parent; not an instance."""
+    closure: Column
+    """bool: the closure given to the optimizer's step around it opened it; its path omits that."""
     end: Column
     """int64: the recorded end, or the end of the capture for a range never closed."""
     index: Column

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nvprobe import limits
 from nvprobe.attribution.intervals import runs
-from nvprobe.attribution.kinds import range_kinds
+from nvprobe.attribution.kinds import closure_parts, range_kinds
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.attribution.names import CleanNames
 from nvprobe.attribution.nesting import Nesting, nest
@@ -30,9 +30,13 @@ NO_PATH = -1
 
 
 class PathTrie:
-    """Interns (parent path, name) pairs. Ids are dense; a parent's id is below its children's."""
+    """Interns (parent path, name) pairs. Ids are dense; a parent's id is below its children's.
 
-    def __init__(self) -> None:
+    ``optimizers`` are the clean names of optimizers' steps, as a bool per name.
+    """
+
+    def __init__(self, optimizers: Column) -> None:
+        self.optimizers = optimizers
         self.parent = np.empty(0, np.int32)
         self.name = np.empty(0, np.int32)
         self.depth = np.empty(0, np.int32)
@@ -83,6 +87,15 @@ class PathTrie:
         pair = coded.dictionary.to_numpy(zero_copy_only=False)
         joined = self._extend((pair >> 32).astype(np.int32), (pair & 0xFFFFFFFF).astype(np.int32))
         out[both] = joined[coded.indices.to_numpy(zero_copy_only=False)]
+        return out
+
+    def outside_optimizer(self, path: Column) -> Column:
+        """Each path without the optimizers' steps that it ends in."""
+        out = path.copy()
+        inside = np.flatnonzero(out >= 0)
+        while len(inside := inside[self.optimizers[self.name[out[inside]]]]):
+            out[inside] = self.parent[out[inside]]
+            inside = inside[out[inside] >= 0]
         return out
 
     def _extend(self, head: Column, tail: Column) -> Column:
@@ -142,10 +155,18 @@ class RangeFacts:
     domain: Column
     duplicate: Column
     """bool: folds into a parent of the same name: it has an ``op_id`` or is an automatic phase."""
+    closure: Column
+    """bool: directly inside an optimizer's step it is the work of the closure, beside the step."""
 
     def take(self, rows: Column) -> RangeFacts:
         """The facts of some ranges."""
-        return RangeFacts(self.name[rows], self.kind[rows], self.domain[rows], self.duplicate[rows])
+        return RangeFacts(
+            self.name[rows],
+            self.kind[rows],
+            self.domain[rows],
+            self.duplicate[rows],
+            self.closure[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +226,16 @@ class OpenPaths:
         backward = known[self.autograd[thread[known]]]
         if len(backward):
             head = self.on_thread(self.initiator(thread[backward]), time[backward])
-            path[backward] = self.trie.compose(head, path[backward])
+            path[backward] = self.behind(head, path[backward])
         return path
+
+    def behind(self, head: Column, own: Column) -> Column:
+        """Autograd threads' own paths behind what their initiating thread has open.
+
+        No optimizer's step has work for them; the closure that it was given has.
+        """
+        outside = self.trie.outside_optimizer(head)
+        return self.trie.compose(np.where(outside < 0, head, outside), own)
 
     def intern_all(self) -> None:
         """Intern the path open on every thread at every instant.
@@ -258,7 +287,7 @@ class OpenPaths:
             head = self._opened_after(
                 self.initiator(thread[backward]), time[backward], since[backward]
             )
-            path[backward] = self.trie.compose(head, path[backward])
+            path[backward] = self.behind(head, path[backward])
         return path
 
     def _opened_after(self, thread: Column, time: Column, since: Column) -> Column:
@@ -284,8 +313,9 @@ class OpenPaths:
             here = order[low:high]
             here = here[~folds[here]]
             of = query[here]
+            above = np.where(facts.closure[here], self.trie.outside_optimizer(out[of]), out[of])
             out[of] = self.trie.intern(
-                out[of], facts.name[here], facts.kind[here], facts.domain[here]
+                above, facts.name[here], facts.kind[here], facts.domain[here]
             )
         return out
 
@@ -309,9 +339,15 @@ def own_paths(trie: PathTrie, nesting: Nesting, facts: RangeFacts) -> tuple[Colu
         above = np.where(parent[here] >= 0, own[parent[here]], NO_PATH)
         fold = folded[here]
         own[here[fold]] = above[fold]
+        above = np.where(facts.closure[here], trie.outside_optimizer(above), above)
         new = here[~fold]
         own[new] = trie.intern(above[~fold], facts.name[new], facts.kind[new], facts.domain[new])
     return own, folded
+
+
+def closure_facts(names: pa.StringArray, code: Column, kind: Column) -> Column:
+    """Bool per range: work of a closure where an optimizer's step is directly around it."""
+    return closure_parts(names)[code] | (kind == Kind.MODULE)
 
 
 def captured_ranges(trace: Trace) -> CaptureRanges:
@@ -343,7 +379,8 @@ def with_captures(
     kind = range_kinds(trace, ranges, code, names.names, numbered)
     kind[np.isin(captures.category, _rows_of(trace, captures.category, "module"))] = Kind.MODULE
     nesting = nest(captures.thread, captures.start, captures.end, len(trace.threads))
-    facts = RangeFacts(code, kind, ranges.domain, numbered).take(nesting.row)
+    closure = closure_facts(names.names, code, kind)
+    facts = RangeFacts(code, kind, ranges.domain, numbered, closure).take(nesting.row)
     own, _ = own_paths(look_up.trie, nesting, facts)
     captured = dataclasses.replace(look_up, nesting=nesting, facts=facts, own=own)
     return dataclasses.replace(look_up, captured=captured)

@@ -10,7 +10,12 @@ import pyarrow.compute as pc
 
 from nvprobe.attribution.engines import Role
 from nvprobe.attribution.intervals import union_length
-from nvprobe.attribution.kinds import autograd_names, automatic_phases, range_kinds
+from nvprobe.attribution.kinds import (
+    autograd_names,
+    automatic_phases,
+    optimizer_steps,
+    range_kinds,
+)
 from nvprobe.attribution.model import Kind, RangeTree
 from nvprobe.attribution.names import CleanNames, clean_names
 from nvprobe.attribution.nesting import Nesting, nest, row_type
@@ -20,6 +25,7 @@ from nvprobe.attribution.paths import (
     PathTrie,
     RangeFacts,
     captured_ranges,
+    closure_facts,
     own_paths,
     with_captures,
 )
@@ -88,8 +94,9 @@ def range_tree(
     initiating = initiating_threads(trace, ranges, end, names.role[code] == Role.STEP)
     duplicate = (names.operator_id[text] >= 0) | automatic_phases(trace, ranges, kind)
     _rename_vain_waits(nesting, ranges, names.names, code, kind, duplicate)
-    facts = RangeFacts(code, kind, ranges.domain, duplicate)
-    trie = PathTrie()
+    closure = closure_facts(names.names, code, kind)
+    facts = RangeFacts(code, kind, ranges.domain, duplicate, closure)
+    trie = PathTrie(optimizer_steps(names.names))
     at_positions = facts.take(nesting.row)
     own, folded_at = own_paths(trie, nesting, at_positions)
     look_up = OpenPaths(
@@ -108,6 +115,7 @@ def range_tree(
         parent=parent,
         path=_owner_paths(look_up, ranges, facts, end),
         folded=folded,
+        closure=_of_closures(trie, facts, parent),
         end=end,
         index=_indices(ranges, names.index[text]),
         kind=kind,
@@ -199,6 +207,13 @@ def _parents(nesting: Nesting, folded_at: Column, ranges: int) -> tuple[Column, 
     return parent, folded
 
 
+def _of_closures(trie: PathTrie, facts: RangeFacts, parent: Column) -> Column:
+    """Bool per range: directly inside an optimizer's step, and no work of the optimizer."""
+    out = facts.closure & (parent != NO_ROW)
+    out[out] = trie.optimizers[facts.name[parent[out]]]
+    return out
+
+
 def _resolve_crossings(look_up: OpenPaths, parent: Column, folded: Column) -> None:
     """Paths, parents and folding of the ranges among crossings, by listing what is open."""
     nesting = look_up.nesting
@@ -235,10 +250,11 @@ def _owner_paths(look_up: OpenPaths, ranges: Ranges, facts: RangeFacts, end: Col
     path[look_up.nesting.row] = look_up.own
     instants = np.flatnonzero(end <= ranges.start)
     above = look_up.on_thread(ranges.thread[instants], ranges.start[instants])
+    above = np.where(facts.closure[instants], trie.outside_optimizer(above), above)
     path[instants] = trie.intern(
         above, facts.name[instants], facts.kind[instants], facts.domain[instants]
     )
     backward = np.flatnonzero(look_up.autograd[ranges.thread])
     head = look_up.on_thread(look_up.initiator(ranges.thread[backward]), ranges.start[backward])
-    path[backward] = trie.compose(head, path[backward])
+    path[backward] = look_up.behind(head, path[backward])
     return path

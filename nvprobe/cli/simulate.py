@@ -99,6 +99,7 @@ def command(
 
 def _text(found: Simulation, changed: bool) -> str:
     """The report."""
+    from nvprobe.attribution.model import shown_path
     from nvprobe.report.console.format import time
 
     known = "measured" if found.calibration == "measured" else "estimated"
@@ -113,7 +114,7 @@ def _text(found: Simulation, changed: bool) -> str:
         )
     lines += ["", "Critical path" + (" with the changes" if changed else "") + ", a step"]
     for row in (found.after if changed else found.before)[:ROWS]:
-        where = row.path or "outside of ranges"
+        where = shown_path(row.path or "outside of ranges")
         lines.append(
             f"{time(row.ns):>9}  {row.part:<8} {where}{f', {row.line}' if row.line else ''}"
         )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvprobe.instrumentation import sidecar
 from nvprobe.instrumentation.emitter import Category
-from nvprobe.instrumentation.sources import code_line, is_library, source_line
+from nvprobe.instrumentation.sources import code_line, is_installed, is_library, source_line
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -128,7 +128,8 @@ def note(
             return
     if not place.behind:
         place.due = 4 * place.count
-        row = (name, category.value, role, source_line(frame), None, detail, place.count)
+        stack = _stack_to_user(frame)
+        row = (name, category.value, role, source_line(frame), stack, detail, place.count)
         sidecar.row("place", COLUMNS, row)
     elif place.count <= looks and (user := _behind(frame, role)) is not None:
         note(name, category, role, user, detail)
@@ -254,6 +255,16 @@ def _behind(frame: FrameType, role: str) -> FrameType | None:
     while one is not None and _hands_on(one, role):
         one = one.f_back
     return one
+
+
+def _stack_to_user(frame: FrameType) -> list[str] | None:
+    """Of a line in an installed package: that, and the program's own line that leads there."""
+    if not is_installed(frame.f_code.co_filename):
+        return None
+    outer = frame.f_back
+    while outer is not None and is_installed(outer.f_code.co_filename):
+        outer = outer.f_back
+    return None if outer is None else [source_line(frame), source_line(outer)]
 
 
 def _user_frames(frame: FrameType | None) -> list[FrameType]:

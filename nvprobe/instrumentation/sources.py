@@ -68,6 +68,14 @@ def is_library(path: str) -> bool:
     return short_path(path).startswith(("torch/", "warnings.py", "contextlib.py", "runpy.py"))
 
 
+@lru_cache(maxsize=4096)
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package or to Python: not the program's own."""
+    pure = PurePath(path)
+    installed = not set(_PACKAGE_FOLDERS).isdisjoint(pure.parts)
+    return installed or pure.is_relative_to(_roots()[-1]) or is_library(path)
+
+
 _OWN_FOLDER = __file__.rpartition("instrumentation")[0]
 
 

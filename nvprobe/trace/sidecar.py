@@ -165,7 +165,8 @@ class Place:
     """``entered``, ``called``, ``defined``, ``loop``, ``made``, ``made_apart``."""
     source: str
     stack: tuple[str, ...]
-    """The lines that lead there, innermost first; of functions only."""
+    """The lines that lead there, innermost first: of functions; of a range that an installed
+    package opens, its line and the program's."""
     detail: str | None
     """Of a module: its root's range; of a stream wait: which stream waits; of a function compiled
     again: its line."""

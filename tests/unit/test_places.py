@@ -177,6 +177,27 @@ def test_a_forked_child_tells_its_own_places(tmp_path: Path):
     assert sorted(str(row["name"]) for row in found) == ["both", "both", "work", "work"]
 
 
+def test_a_range_of_an_installed_package_knows_the_programs_line(tmp_path: Path):
+    package = tmp_path / "site-packages" / "acme_loops"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import nvprobe\n\ndef fit():\n    with nvprobe.range('inside'):\n        pass\n"
+    )
+    program = """
+        import sys
+        sys.path.insert(0, "site-packages")
+        import acme_loops
+        from nvprobe.instrumentation import sidecar
+
+        sidecar.open()
+        acme_loops.fit()
+        sidecar.close()
+    """
+    (row,), _ = run(tmp_path, program)
+    assert row["source"] == "acme_loops/__init__.py:4"
+    assert row["stack"] == ["acme_loops/__init__.py:4", "program.py:7"]
+
+
 def test_names_without_end_are_not_kept_without_end(tmp_path: Path):
     program = """
         import nvprobe

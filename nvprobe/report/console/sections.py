@@ -234,7 +234,7 @@ def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | No
     gpu = ("GPU", "Busy", "Ops") if analysis.ledger.total.ops else ()
     out = new_table("Step", *(["Process"] if several else []), "Wall", *gpu)
     pid = analysis.attribution.trace.processes.pid
-    names = {int(p): analysis.attribution.paths.text(int(p)) for p in np.unique(table.path)}
+    names = {int(p): analysis.attribution.paths.shown(int(p)) for p in np.unique(table.path)}
     for row in order.tolist():
         out.add_row(
             plain(f"{names[int(table.path[row])]} {int(table.index[row])}"),

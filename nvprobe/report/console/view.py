@@ -9,7 +9,7 @@ import numpy as np
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
-from nvprobe.attribution.model import Kind, PathTable
+from nvprobe.attribution.model import Kind, PathTable, shown_path
 from nvprobe.trace import Column
 
 __all__ = ["SORTS", "Node", "TreeView", "visible_tree"]
@@ -80,7 +80,9 @@ def _chosen(analysis: Analysis, view: TreeView) -> Column:
     if view.depth is not None:
         chosen &= paths.depth < view.depth
     if view.pattern is not None:
-        chosen &= np.array([bool(view.pattern.search(text)) for text in paths.texts()], bool)
+        search = view.pattern.search
+        found = [bool(search(text) or search(shown_path(text))) for text in paths.texts()]
+        chosen &= np.array(found, bool)
     return chosen
 
 

@@ -107,6 +107,24 @@ def test_the_users_line_stands_before_a_librarys(
     assert [source for source, _ in found] == [expected or inner]
 
 
+def test_the_programs_call_of_a_package_stands_for_the_packages_line() -> None:
+    """Worked out by hand: Lightning opens both, and only one has the program's frame."""
+    scene = Scene()
+    for name in ("optimizer", "data"):
+        scene.inside(name, lambda: scene.launch(BF16_GEMM, 10 * US) and None)
+    fit = ("pytorch_lightning/precision.py:123", "train.py:17")
+    loop_of = ("acme_loops/loader.py:7", "train.py:17")
+    trace = traced(
+        scene,
+        place("optimizer", fit[0], stack=fit),
+        place("data", loop_of[0], "loop", stack=loop_of),
+    )
+    assert lines_of(trace) == {
+        "optimizer": [("train.py:17", "called")],
+        "data": [("train.py:17", "called")],
+    }
+
+
 def test_a_name_means_the_range_of_its_kind() -> None:
     phase = place("forward", "phase.py:1", category="phase")
     module = place("forward", "module.py:1", category="module")

@@ -15,7 +15,8 @@ SHORTENED = {
     "step/" + "y" * 80: "step/" + "y" * 54 + "…",
     "x" * 80: "x" * 59 + "…",
     "a" * 40 + "/b/" + "c" * 30: "…/b/" + "c" * 30,
-    "step/" + "z/" * 30 + r"graph 0\/0 fwd": "step/…/" + "z/" * 19 + r"graph 0\/0 fwd",
+    "step/" + "z/" * 30 + r"graph 0\/0 fwd": "step/…/" + "z/" * 20 + "graph 0:0 fwd",
+    r"load \/data\/train.bin/graph 1\/0_1 bwd": "load :data:train.bin/graph 1:0_1 bwd",
 }
 
 
