@@ -35,6 +35,7 @@ __all__ = [
     "gpu_spans",
     "host_times",
     "idle_of_steps",
+    "innermost_time",
     "path_quantities",
     "replays",
     "walk_order",
@@ -88,7 +89,7 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     length = np.maximum(tree.end - ranges.start, 0)
     # A folded duplicate is its parent again: not an instance, but its own time is the parent's.
     instance = np.where(tree.folded, -1, tree.path)
-    own = _innermost_time(attribution, ranges, length)
+    own = innermost_time(attribution, ranges, length)
     wall = sums(instance, length - _time_of_closures(attribution), size)
     return counts(instance, size), wall, sums(tree.path, own, size)
 
@@ -118,7 +119,7 @@ def _is_optimizer(attribution: Attribution, row: Column) -> Column:
     return np.asarray((name != NO_ROW) & attribution.open.trie.optimizers[name])
 
 
-def _innermost_time(attribution: Attribution, ranges: Ranges, length: Column) -> Column:
+def innermost_time(attribution: Attribution, ranges: Ranges, length: Column) -> Column:
     """Per range: host time during which no range opened after it was open on its thread."""
     tree = attribution.tree
     child = tree.parent != NO_ROW

@@ -35,6 +35,10 @@ COMMANDS = {
         "nvprobe.cli.verify",
         "Say what was predicted for a finding, and what came of it in a run with the change.",
     ),
+    "ranks": (
+        "nvprobe.cli.ranks",
+        "Compare all ranks of a job: who is late, and whether waiting or the network costs time.",
+    ),
     "demo": (
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",

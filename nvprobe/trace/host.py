@@ -42,6 +42,7 @@ class Processes(Table):
     pid: Column = column("i8", "operating system process id", missing=-1)
     name: Column = name_of("name of the program")
     rank: Column = column("i4", "rank in a distributed job", missing=-1)
+    world_size: Column | None = column("i4", "ranks of that job", missing=-1, optional=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ WAITING = {
     "n25": "nvprobe redact",
     "n31": "nvprobe compare",
     "n31_noise": "nvprobe compare",
-    "r01": "nvprobe ranks",
-    "r02": "nvprobe ranks",
 }
 
 

@@ -350,8 +350,14 @@ class _Assembly:
         names = [self.names[known[int(pid)]] if int(pid) in known else NO_NAME for pid in pids]
         alone = len(pids) == 1 and self.collector.label is None
         rank = rank_of(self.about, self.path) if alone else -1
-        ranks = np.full(len(pids), rank)
-        return Processes(key=pids, pid=pids, name=np.array(names, np.int32), rank=ranks)
+        size = integer(self.about.get("distributedInfo"), "world_size")
+        return Processes(
+            key=pids,
+            pid=pids,
+            name=np.array(names, np.int32),
+            rank=np.full(len(pids), rank),
+            world_size=np.full(len(pids), size),
+        )
 
     def _threads(self) -> Threads:
         known = self.collector.thread_names

@@ -1,0 +1,340 @@
+"""What the ranks show together: the verdict, findings, and what to distrust.
+
+Waiting for a peer is nobody's saving: what a rank waits is charged to the rank that it waits for,
+and a saving is promised for the job alone, at most what no other rank would be late by as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nvprobe.analysis.verdict import duration, short_path
+from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
+from nvprobe.ranks.late import typical
+
+if TYPE_CHECKING:
+    from nvprobe.ranks.job import Job
+
+__all__ = ["Facts", "findings", "verdict", "warnings"]
+
+_NOTABLE = 0.02
+"""Of a step: less exposed communication is not worth a finding."""
+_SLOW = 0.5
+"""Of the bandwidth that other groups of the same kind and size reach."""
+_GROUPS = 3
+_UNEVEN = 0.1
+_NAMED = 8
+
+_TRY = {
+    "compute": (
+        "look at what this rank computes more: uneven batches, padding, experts, work that only "
+        "one rank does",
+        "if its kernels are the same and slower, look at its GPU: clocks, power, temperature",
+    ),
+    "input": ("look at how this rank reads its data: its files, its workers, its shard",),
+    "sync": ("look for a synchronization that only this rank makes: logging, checkpoints",),
+    "host": (
+        "look at what its host does more: logging, checkpoints, a busy or slower CPU, pinning",
+        "nvprobe analyze of this rank says where its host time goes",
+    ),
+    "other": ("nvprobe analyze of this rank says what it waits for",),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What findings are made from."""
+
+    job: Job
+    groups: list[Group]
+    collectives: list[Collective]
+    stragglers: list[Straggler]
+    differences: list[Difference]
+
+    @property
+    def unit(self) -> str:
+        """What delays are counted by."""
+        return "step" if self.job.delays.by_steps or self.job.by_host_time else "collective"
+
+
+def verdict(facts: Facts) -> str:
+    """The report's first line."""
+    if facts.stragglers:
+        return _late(facts, facts.stragglers[0]) + (
+            f"; {len(facts.stragglers) - 1} more {_ranks(len(facts.stragglers) - 1)} late"
+            if len(facts.stragglers) > 1
+            else ""
+        )
+    if len(facts.job.numbers) < 2:
+        return "A single rank: nothing to compare it with"
+    if not facts.groups:
+        return "No straggler: no collective was recorded on two ranks, and host times are alike"
+    waited, moved = (sum(getattr(g, name) for g in facts.groups) for name in _SPLIT)
+    skew = max(group.skew_ns for group in facts.groups)
+    error = facts.job.clocks.error_ns or 0
+    if skew <= error:
+        return (
+            f"No straggler: arrivals agree within the error of the clocks ({duration(error)}); "
+            f"communication is transfer"
+        )
+    return (
+        f"No straggler: no rank is late step after step; {_share(waited, waited + moved)} of "
+        "communication is waiting"
+    )
+
+
+_SPLIT = ("wait_ns", "transfer_ns")
+
+
+def _ranks(number: int) -> str:
+    return "rank is" if number == 1 else "ranks are"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "nothing"
+
+
+def _late(facts: Facts, one: Straggler) -> str:
+    """``Rank 1 is late: the others wait 1.56 ms per step (10% of it) for its GPU work in step``."""
+    of_step = ""
+    if facts.unit == "step" and facts.job.step_ns:
+        of_step = f" ({one.late_ns / facts.job.step_ns:.0%} of it)"
+    return (
+        f"Rank {one.rank} is late: the others wait {duration(one.late_ns)} per {facts.unit}"
+        f"{of_step} for {_cause(one)}"
+    )
+
+
+def _cause(one: Straggler) -> str:
+    words = {
+        None: "a reason that is not recorded",
+        "compute": "its GPU work",
+        "input": "its input",
+        "sync": "its synchronizations",
+        "host": "its host",
+        "other": "its GPU, which idles",
+    }[one.cause]
+    return f"{words} in {short_path(one.path, 50)}" if one.path else words
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """All findings, stragglers first."""
+    rules = (_stragglers, _slow_groups, _exposed, _bubbles, _uneven, _different)
+    return [finding for rule in rules for finding in rule(facts)]
+
+
+def _stragglers(facts: Facts) -> Iterator[Finding]:
+    step = facts.job.step_ns
+    for one in facts.stragglers:
+        waits = [r for r in facts.job.numbers if r != one.rank]
+        yield Finding(
+            id="straggler",
+            title=_late(facts, one),
+            severity="high" if step and one.late_ns > 0.05 * step else "medium",
+            ranks=[one.rank],
+            evidence={
+                "late_ns": one.late_ns,
+                "share_of_steps": round(one.share, 3),
+                "cause": one.cause,
+                "path": one.path,
+                "kernel": one.kernel,
+                "own_ns": one.own_ns,
+                "usual_ns": one.usual_ns,
+                "clock_error_ns": facts.job.clocks.error_ns,
+                "waiting_ranks": len(waits),
+            },
+            saves_ns=_saving(facts, one) if facts.unit == "step" else None,
+            try_=list(_TRY[one.cause or "other"]),
+        )
+
+
+def _saving(facts: Facts, one: Straggler) -> int:
+    """At most what this rank is later than the next one, per typical step."""
+    job = facts.job
+    row = job.numbers.index(one.rank)
+    if job.by_host_time or not job.delays.steady.size:
+        return one.late_ns
+    rest = np.delete(job.delays.steady, row, axis=0)
+    alone = job.delays.steady[row] - np.maximum(rest.max(axis=0), 0)
+    return max(int(typical(np.maximum(alone, 0)[None, :])[0]), 0)
+
+
+def _slow_groups(facts: Facts) -> Iterator[Finding]:
+    """Groups whose members arrive together and get far less through than other groups do."""
+    alike: dict[tuple[str, int | None], list[Collective]] = {}
+    for one in facts.collectives:
+        if one.bus_bytes_s is not None:
+            alike.setdefault((one.kind, one.bytes), []).append(one)
+    members = {group.group: group.ranks for group in facts.groups}
+    for (kind, size), some in alike.items():
+        usual = float(np.median([one.bus_bytes_s or 0.0 for one in some]))
+        for one in some if len({one.group for one in some}) >= _GROUPS else ():
+            if (one.bus_bytes_s or 0.0) < _SLOW * usual and one.skew_ns < one.transfer_ns:
+                yield Finding(
+                    id="slow_network",
+                    title=f"{kind} of {one.group} reaches {(one.bus_bytes_s or 0) / 1e9:.1f} GB/s "
+                    f"on the bus, other groups {usual / 1e9:.1f} GB/s; its ranks arrive together",
+                    severity="high",
+                    ranks=members[one.group][:_NAMED],
+                    evidence={
+                        "bytes": size,
+                        "bus_bytes_s": one.bus_bytes_s,
+                        "usual_bus_bytes_s": usual,
+                        "skew_ns": one.skew_ns,
+                        "transfer_ns": one.transfer_ns,
+                        "collectives": one.count,
+                    },
+                    saves_ns=None,
+                    try_=[
+                        "look at the links of these ranks: NVLink or the network adapters of their "
+                        "nodes, NCCL_DEBUG=INFO says which it uses",
+                    ],
+                )
+
+
+def _exposed(facts: Facts) -> Iterator[Finding]:
+    """Communication that no compute hides, without what is waiting for a rank."""
+    job = facts.job
+    if not job.step_ns or not len(job.members):
+        return
+    met, exposed = job.delays.arrivals, job.members.exposed_ns
+    size = len(job.numbers)
+    moved = np.bincount(job.members.rank, np.minimum(met.transfer_ns, exposed), size)
+    steps = np.array([max(len(one.steps), 1) for one in job.roster.ranks])
+    per_step = int(np.median(moved / steps))
+    if per_step < _NOTABLE * job.step_ns:
+        return
+    yield Finding(
+        id="exposed_transfer",
+        title=f"Up to {duration(per_step)} of a step is transfer with no compute beside it",
+        severity="medium",
+        ranks=[],
+        evidence={
+            "exposed_transfer_ns": per_step,
+            "exposed_ns": int(np.median(np.bincount(job.members.rank, exposed, size) / steps)),
+            "step_ns": job.step_ns,
+        },
+        saves_ns=per_step,
+        try_=[
+            "start collectives earlier, or wait for the result later, with compute between",
+            "bucket sizes (bucket_cap_mb of DDP), prefetching of FSDP, compression of gradients",
+        ],
+    )
+
+
+def _bubbles(facts: Facts) -> Iterator[Finding]:
+    """Stages of a pipeline that wait for each other in sends and receives."""
+    job = facts.job
+    kinds = {one.group: set() for one in facts.collectives}  # type: ignore[var-annotated]
+    for one in facts.collectives:
+        kinds[one.group].add(one.kind)
+    for group in facts.groups:
+        piped = group.role == "pipeline" or kinds[group.group] == {"send_recv"}
+        if not piped or not job.step_ns or not group.wait_ns:
+            continue
+        steps = max([1, *(len(one.steps) for one in job.roster.ranks)])
+        per_step = group.wait_ns // (steps * max(len(group.ranks), 1))
+        if per_step > _NOTABLE * job.step_ns:
+            yield Finding(
+                id="pipeline_bubble",
+                title=f"Stages of {group.name or group.group} wait {duration(per_step)} per step "
+                "for each other",
+                severity="medium",
+                ranks=group.ranks[:_NAMED],
+                evidence={"wait_ns": per_step, "step_ns": job.step_ns},
+                saves_ns=None,
+                try_=["more micro-batches, an interleaved schedule, stages of equal length"],
+            )
+
+
+def _uneven(facts: Facts) -> Iterator[Finding]:
+    """Ranks that compute much more than the others while nobody waits for them.
+
+    Not those that wait most themselves: kernels beside a collective that waits are slower for it.
+    """
+    job, late = facts.job, {one.rank for one in facts.stragglers}
+    met, size = job.delays.arrivals, len(job.numbers)
+    waited = np.bincount(job.members.rank, met.wait_ns, size)
+    waits = waited > 1.1 * np.median(waited)
+    gpu = np.array([kind == "gpu" for kind in job.work.kind], bool)
+    compute = job.work.ns[:, gpu].sum(axis=1)
+    if len(compute) < 2 or not job.step_ns or not compute.any():
+        return
+    for row in np.argsort(-compute, kind="stable")[:_NAMED].tolist():
+        usual = float(np.median(np.delete(compute, row)))
+        more = float(compute[row]) - usual
+        if job.numbers[row] in late or waits[row]:
+            continue
+        if more < _UNEVEN * usual or more < _NOTABLE * job.step_ns:
+            continue
+        most = int(np.argmax((job.work.ns[row] - np.median(job.work.ns, axis=0)) * gpu))
+        yield Finding(
+            id="imbalance",
+            title=f"Rank {job.numbers[row]} has {duration(int(more))} more GPU work per step than "
+            f"the others ({short_path(job.work.path[most] or 'no path', 40)}); nobody waits for it",
+            severity="info",
+            ranks=[job.numbers[row]],
+            evidence={"gpu_ns": int(compute[row]), "usual_ns": int(usual)},
+            saves_ns=None,
+            try_=["balance the work of the ranks before it becomes the longest"],
+        )
+
+
+def _different(facts: Facts) -> Iterator[Finding]:
+    again = [one for one in facts.differences if one.name.startswith("recompilation")]
+    if again:
+        yield Finding(
+            id="recompiled_on_some_ranks",
+            title=f"{len(again)} functions were compiled again on some ranks only, the others wait",
+            severity="medium",
+            ranks=sorted({rank for one in again for rank in one.ranks})[:_NAMED],
+            evidence={"first": again[0].name},
+            saves_ns=None,
+            try_=["the same shapes on every rank, or dynamic shapes; see the reason of each"],
+        )
+
+
+def warnings(facts: Facts) -> list[str]:
+    """What to distrust."""
+    job, out = facts.job, list(facts.job.roster.notes)
+    missing = job.roster.missing
+    if missing:
+        size = job.roster.world_size or len(job.numbers) + len(missing)
+        out.append(
+            f"{len(job.numbers)} of {size} ranks were given; missing: {_numbers(missing)}. A "
+            "collective may have waited for one of them, and then that time counts as transfer"
+        )
+    if len(job.numbers) > 1 and not len(job.members):
+        out.append(
+            "no collective was recorded on two ranks: the clocks cannot be aligned, and a "
+            "straggler shows by host time alone"
+        )
+    for group in facts.groups:
+        if group.skew_ns and group.skew_ns <= (job.clocks.error_ns or 0):
+            out.append(
+                f"{group.name or group.group}: arrivals differ by {duration(group.skew_ns)}, less "
+                f"than the clocks can show ({duration(job.clocks.error_ns or 0)}): no verdict"
+            )
+    unmatched = len(job.table) - len(job.members)
+    if unmatched and len(job.numbers) > 1:
+        out.append(
+            f"{unmatched:,} of {len(job.table):,} records of collectives have no partner on "
+            "another rank and are left out"
+        )
+    return out
+
+
+def _numbers(missing: tuple[int, ...]) -> str:
+    """``2, 5-7``."""
+    parts: list[list[int]] = []
+    for rank in missing:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    texts = [f"{p[0]}" if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts]
+    return ", ".join(texts[:_NAMED]) + (", …" if len(texts) > _NAMED else "")

@@ -1,0 +1,185 @@
+"""Which ranks are stragglers, and what they do longer than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nvprobe.ranks.late import Delays, typical
+from nvprobe.ranks.map import GPU, HOST, IDLE
+from nvprobe.ranks.summary import Summary
+from nvprobe.trace import Column
+
+__all__ = ["Excess", "Straggler", "Work", "by_own_time", "excess", "stragglers", "work"]
+
+_MOST = 0.5
+"""Share of steps in which a straggler adds a delay."""
+_APART = 5.0
+"""Scatters (1.4826 × median absolute deviation) by which it stands out among four ranks or more."""
+_WORTH = 0.01
+"""Of a step: less is not worth a name."""
+_BY_HOST_TIME = 0.1
+"""Of a step: host times of ranks differ by less for no reason."""
+_EXPLAINS = 0.3
+"""Share of the delay that what a rank does longer must reach to count as its cause."""
+_ALONE = 0.5
+"""Share that what it does longer in one path must reach to be named without the other paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that the others wait for, step after step."""
+
+    rank: int
+    """Row of the ranks."""
+    late_ns: int
+    """Delay it adds in a typical step."""
+    share: float
+    """Of the steps, those in which it adds one."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Time of each rank in a typical step, by path and kind (without communication)."""
+
+    path: tuple[str | None, ...]
+    kind: tuple[str, ...]
+    ns: Column
+    """int64 (ranks, paths): median over its steps, the upper one of an even number."""
+
+    @cached_property
+    def of_others(self) -> Column:
+        """float64 (ranks, paths): median of all ranks but the row's own; two ranks at least."""
+        size = len(self.ns)
+        place = np.argsort(np.argsort(self.ns, axis=0, kind="stable"), axis=0)
+        ordered = np.sort(self.ns, axis=0)
+        low, high = (size - 2) // 2, (size - 1) // 2
+        below = np.where(place > low, ordered[low], ordered[min(low + 1, size - 1)])
+        above = np.where(place > high, ordered[high], ordered[min(high + 1, size - 1)])
+        return (below + above) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a rank does longer than the other ranks do."""
+
+    category: str
+    """``compute``, ``input``, ``sync``, ``host`` or ``other``."""
+    path: str | None
+    """Where most of the difference lies."""
+    ns: int
+    """Its time of this category in a typical step."""
+    usual_ns: int
+    """Median of the others."""
+    in_path_ns: int
+    """Difference in ``path`` alone."""
+
+
+def stragglers(found: Delays, error_ns: int, step_ns: int | None) -> list[Straggler]:
+    """The ranks that add a delay in most steps, beyond the clock's error, the latest first."""
+    steady = found.steady
+    if not steady.size:
+        return []
+    late, known = typical(steady), steady >= 0
+    share = ((steady > error_ns) & known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    least = max(error_ns, _WORTH * (step_ns or 0), 1)
+    some = late[late >= 0]
+    middle = np.median(some) if len(some) else 0.0
+    scatter = 1.4826 * np.median(np.abs(some - middle)) if len(some) >= 4 else 0.0
+    chosen = (late > least) & (share > _MOST) & (late > middle + _APART * scatter)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(-late[rows], kind="stable")]
+    return [Straggler(int(row), int(late[row]), float(share[row])) for row in rows]
+
+
+def work(ranks: Sequence[Summary]) -> Work:
+    """A typical step of each rank, by path and kind."""
+    keys: dict[tuple[str | None, str], int] = {}
+    parts = [_of_rank(rank, keys) for rank in ranks]
+    table = np.zeros((len(ranks), len(keys)), np.int64)
+    for row, (key, ns) in enumerate(parts):
+        table[row, key] = ns
+    return Work(tuple(path for path, _ in keys), tuple(kind for _, kind in keys), table)
+
+
+def _of_rank(rank: Summary, keys: dict[tuple[str | None, str], int]) -> tuple[Column, Column]:
+    """(key, ns of a typical step); without steps, of the whole capture."""
+    spent, size = rank.spent, len(rank.steps)
+    rows = np.flatnonzero(spent.step >= 0) if size else np.arange(len(spent))
+    pair = (spent.path[rows].astype(np.int64) + 1) << 32 | spent.kind[rows]
+    pairs, code = np.unique(pair, return_inverse=True)
+    step = spent.step[rows] if size else np.zeros(len(rows), np.int64)
+    table = np.zeros((len(pairs), max(size, 1)), np.int64)
+    np.add.at(table, (code, step), spent.ns[rows])
+    steady = table[:, 1:] if size >= 3 else table
+    texts = rank.texts
+    named = [
+        (texts[(p >> 32) - 1] if p >> 32 else None, texts[p & 0xFFFFFFFF]) for p in pairs.tolist()
+    ]
+    return np.array([keys.setdefault(one, len(keys)) for one in named], np.int64), typical(steady)
+
+
+def excess(found: Work, rank: int, late_ns: int) -> Excess | None:
+    """What explains a delay: one path, else the kind of time of which the rank has most more."""
+    if found.ns.shape[0] < 2 or not found.ns.shape[1]:
+        return None
+    others = found.of_others[rank]
+    more = found.ns[rank] - others
+    most = int(np.argmax(more))
+    if more[most] >= _ALONE * late_ns:
+        return _in_path(found, rank, most, int(others[most]))
+    categories = np.array([_category(kind) for kind in found.kind])
+    totals = {one: float(more[categories == one].sum()) for one in np.unique(categories).tolist()}
+    category = max(totals, key=lambda one: totals[one])
+    if totals[category] <= 0 or totals[category] < _EXPLAINS * late_ns:
+        return None
+    most = int(np.argmax(np.where(categories == category, more, -np.inf)))
+    usual = int(others[categories == category].sum())
+    return Excess(
+        category=category,
+        path=found.path[most],
+        ns=usual + int(totals[category]),
+        usual_ns=usual,
+        in_path_ns=int(more[most]),
+    )
+
+
+def _in_path(found: Work, rank: int, row: int, usual_ns: int) -> Excess:
+    own = int(found.ns[rank][row])
+    return Excess(_category(found.kind[row]), found.path[row], own, usual_ns, own - usual_ns)
+
+
+def _category(kind: str) -> str:
+    """``compute``, ``input``, ``sync``, ``host`` or ``other`` of a kind of time."""
+    cause = kind.removeprefix(IDLE)
+    if kind in (GPU, HOST):
+        return "compute" if kind == GPU else "host"
+    if cause in ("input", "sync"):
+        return cause
+    return "other" if cause in ("device_wait", "unknown", "collective") else "host"
+
+
+def by_own_time(found: Work, step_ns: int | None) -> list[tuple[Straggler, Excess]]:
+    """Stragglers of ranks whose collectives were not recorded, by host time alone.
+
+    All ranks of a synchronous program take equally long for a step: what one spends longer in its
+    own work the others spend waiting. So a straggler spends longer in some paths, and at least half
+    as much less in others.
+    """
+    size, out = found.ns.shape[0], []
+    if size < 2 or not found.ns.shape[1] or not step_ns:
+        return []
+    more = found.ns - found.of_others
+    gained, lost = np.maximum(more, 0).sum(axis=1), np.maximum(-more, 0).sum(axis=1)
+    spread = _APART * 1.4826 * np.median(np.abs(gained - np.median(gained))) if size >= 4 else 0
+    least = max(_BY_HOST_TIME * step_ns, np.median(gained) + spread if size >= 4 else 0)
+    for rank in np.argsort(-gained, kind="stable").tolist():
+        if gained[rank] > least and lost[rank] >= gained[rank] / 2:
+            most = int(np.argmax(more[rank]))
+            usual = int(found.ns[rank][most] - more[rank][most])
+            cause = _in_path(found, rank, most, usual)
+            out.append((Straggler(rank, int(gained[rank]), 1.0), cause))
+    return out

@@ -1,0 +1,109 @@
+"""``nvprobe ranks`` on real jobs of the corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nvprobe.errors import InputError
+from nvprobe.ranks.discovery import discover
+from nvprobe.ranks.document import Document, encode
+from nvprobe.ranks.job import reduced
+from nvprobe.ranks.map import summarize
+from nvprobe.ranks.roster import one_job
+from tests.conftest import CORPUS
+
+pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
+
+
+def document(*inputs: Path) -> Document:
+    sources = discover(inputs)
+    one_job(sources)
+    return reduced([one for source in sources for one in summarize(source)])
+
+
+def test_the_planted_straggler_of_ddp() -> None:
+    """Rank 1 spins for 1.516 ms on its GPU in each step."""
+    found = document(CORPUS / "runs/ddp")
+    (late,) = found.stragglers
+    assert late.rank == 1
+    assert 1.4e6 < late.late_ns < 1.7e6
+    assert (late.cause, late.path, late.kernel) == ("compute", "step", "spin_kernel")
+    assert late.own_ns is not None
+    assert late.usual_ns is not None
+    assert 1.5e6 < late.own_ns - late.usual_ns < 1.53e6
+    assert found.clock.error_ns is not None
+    assert found.clock.error_ns < 20_000
+    assert "Rank 1 is late" in found.verdict
+    first = found.ranks[0]
+    assert first.wait_ns is not None
+    assert first.transfer_ns is not None
+    assert first.wait_ns + first.transfer_ns == first.communication_ns
+    assert {one.kind for one in found.differences if "spin" in one.name} == {"kernel"}
+    for one in found.collectives:
+        assert one.bytes is not None
+        assert one.bus_bytes_s is not None
+        assert 1e11 < one.bus_bytes_s < 4.5e11  # NVLink of an H200 carries 450 GB/s each way
+
+
+def test_who_is_late_in_fsdp_is_who_arrives_last() -> None:
+    """The capture shows the host of rank 0 late at all 96 collectives.
+
+    The GPU of rank 1 spins for 1.5 ms a step, while it would wait anyway: nobody waits for that.
+    """
+    found = document(CORPUS / "runs/fsdp")
+    (late,) = found.stragglers
+    assert (late.rank, late.cause, late.share) == (0, "host", 1.0)
+    assert found.ranks[0].last == found.clock.matched == 96
+    waits = found.ranks[1].wait_ns
+    assert waits is not None
+    assert waits > 0.95 * found.ranks[1].communication_ns
+    assert all("saves" not in one.title for one in found.findings)
+    assert [one.name for one in found.differences if one.ranks == [1]] == ["spin_kernel"]
+    assert all(one.saves_ns is None or one.ranks != [1] for one in found.findings)
+
+
+def test_four_of_eight_ranks_of_dlrm() -> None:
+    files = sorted((CORPUS / "kineto/public").glob("dlrm_8ranks_worker*.json.gz"))
+    found = document(*files)
+    assert [one.rank for one in found.ranks] == [0, 1, 2, 3]
+    assert found.missing_ranks == [4, 5, 6, 7]
+    assert found.world_size == 8
+    assert any("4 of 8 ranks" in line for line in found.warnings)
+    assert found.clock.matched == 8
+    assert found.clock.error_ns is not None
+    assert found.clock.error_ns < 10_000
+
+
+def test_two_processes_of_one_report() -> None:
+    found = document(CORPUS / "nsys/public/2026.2_two_gpus.sqlite")
+    assert [one.rank for one in found.ranks] == [0, 1]
+    assert {one.said_by for one in found.ranks} == {"the order of the processes"}
+    assert found.clock.kind == "one"
+    assert {one.kind for one in found.collectives} == {"all_to_all", "send_recv"}
+    assert not found.stragglers
+
+
+def test_jobs_beside_each_other_are_refused() -> None:
+    with pytest.raises(InputError, match=r"ddp and fsdp: 2 jobs"):
+        document(CORPUS / "runs")
+
+
+def test_a_clock_that_is_off_is_no_straggler() -> None:
+    """Rank 1's clock is ahead by 2 ms, as long as a step; rank 3 is late, rank 2 is missing."""
+    found = document(CORPUS / "cases/r01")
+    assert [one.clock_offset_ns for one in found.ranks] == [0, 2_000_000, 0]
+    assert [one.rank for one in found.stragglers] == [3]
+    assert [(one.wait_ns, one.transfer_ns) for one in found.ranks] == [
+        (900_000, 300_000),
+        (840_000, 300_000),
+        (0, 300_000),
+    ]
+    assert json.loads(encode(found))["missing_ranks"] == [2]
+
+
+def test_ranks_that_are_not_clear_are_refused() -> None:
+    with pytest.raises(InputError, match=r"a\.json and r02/b\.json both say rank 0; r02/c\.json"):
+        document(CORPUS / "cases/r02")
