@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from nvprobe.analysis.libraries import library_of
 from nvprobe.attribution.kinds import CATEGORY_KINDS, OWN_DOMAIN
@@ -216,7 +217,7 @@ def _summed(places: Iterable[Place]) -> list[Place]:
     for one in places:
         key = (one.source, one.role, one.stack, one.detail)
         known = out.get(key)
-        out[key] = one if known is None else replace(known, count=known.count + one.count)
+        out[key] = one if known is None else structs.replace(known, count=known.count + one.count)
     return list(out.values())
 
 

@@ -148,7 +148,7 @@ class _Work:
             if recompiles is None
             else len(recompiles),
             recompile_reasons=[
-                text for r in recompiles or () if r.compile_id == identity for text in r.reasons
+                text for r in recompiles or () if r.compile_id == identity for text in r.guards
             ],
             compile_ns=self._compile_ns(process, identity, phase),
             cudagraph={

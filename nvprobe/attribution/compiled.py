@@ -40,7 +40,7 @@ _VIEWS = frozenset(
 )
 _OPERATOR = re.compile(r"(?:aten\.)?(?P<name>\w+)")
 
-_NO_NODE = ManifestNode("", "", None, None, None, backward=False, recomputed=False, sequence=-1)
+_NO_NODE = ManifestNode("", "")
 
 Share = tuple[str, str | None, Phase, float]
 """Relative module path, source line, phase, weight."""

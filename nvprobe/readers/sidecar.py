@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from nvprobe.readers import sidecar_kinds as kinds
 from nvprobe.readers.sidecar_kinds import SidecarFile
@@ -22,17 +23,13 @@ from nvprobe.trace.sidecar import (
     AllocatorSamples,
     CaptureRanges,
     CompileSpan,
-    GraphBreak,
-    GraphManifest,
-    ManifestKernel,
-    ManifestNode,
     ModuleCalls,
     Place,
-    Recompile,
     Sidecar,
-    SyncSource,
 )
 
+_AS_WRITTEN = {"breaks": "graph_break", "recompiles": "recompile"}
+"""Fields of `Sidecar` that hold lines of one kind as they are."""
 _CLOCK_MARK = "nvprobe clock "
 
 
@@ -106,34 +103,19 @@ class _Merger:
             for line in lines["cudagraph"]
             if line.event == "capture"
         ]
-        self.parts["manifests"] += [_manifest(line, process) for line in lines["graph"]]
+        self.parts["manifests"] += [
+            structs.replace(line, process=process) for line in lines["graph"]
+        ]
 
     def _events(self, file: SidecarFile, process: int, shift: int | None) -> None:
         """What happened, each once."""
         lines, parts = file.lines, self.parts
         if lines["allocator"] and shift is not None:
             self.allocator.append(_readings(self.original, lines["allocator"], process, shift))
-        parts["breaks"] += [
-            GraphBreak(
-                process, b.compile_id, b.reason or "", b.source, b.function, tuple(b.stack or ())
-            )
-            for b in lines["graph_break"]
-        ]
-        parts["recompiles"] += [
-            Recompile(
-                process,
-                one.compile_id,
-                one.source,
-                one.function,
-                tuple(str(reason.guard) for reason in one.reasons or ()),
-            )
-            for one in lines["recompile"]
-        ]
+        for part, kind in _AS_WRITTEN.items():
+            parts[part] += [structs.replace(line, process=process) for line in lines[kind]]
         parts["compile_spans"] += _compile_spans(lines["compile_span"], process, shift)
-        syncs = [
-            SyncSource(process, s.source, tuple(s.stack or ()), s.count, s.sampled)
-            for s in lines["sync"]
-        ]
+        syncs = (structs.replace(line, process=process) for line in lines["sync"])
         parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
         parts["places"] += _places(lines["place"], process)
         parts["roots"] += [root.name for root in lines["root"]]
@@ -248,58 +230,23 @@ def _shifted(times: list[int], shift: int | None) -> Column:
     return np.full(len(times), -1) if shift is None else np.array(times, np.int64) + shift
 
 
-def _manifest(line: kinds.Graph, process: int) -> GraphManifest:
-    """The kernels of one compiled graph."""
-    kernels = tuple(
-        ManifestKernel(kernel.name, kernel.extern, tuple(map(_node, kernel.nodes or ())))
-        for kernel in line.kernels or ()
-    )
-    return GraphManifest(process, line.compile_id, line.phase, kernels)
-
-
-def _node(node: kinds.Node) -> ManifestNode:
-    module, of_class = node.module or (None, None)
-    return ManifestNode(
-        name=node.fx,
-        op=node.op,
-        module=module,
-        module_class=of_class,
-        source=node.src,
-        backward=node.bwd,
-        recomputed=bool(node.from_node) and not node.bwd,
-        sequence=-1 if node.seq_nr is None else node.seq_nr,
-    )
-
-
-def _compile_spans(
-    lines: list[kinds.CompileSpan], process: int, shift: int | None
-) -> list[CompileSpan]:
+def _compile_spans(lines: list[CompileSpan], process: int, shift: int | None) -> list[CompileSpan]:
     """Compilations on the trace's clock; none where no clock joins them."""
     return [
-        CompileSpan(
-            process=process,
-            compile_id=line.compile_id,
-            phase=line.phase or "fwd",
-            start=line.start_unix_ns + shift,
-            end=line.end_unix_ns + shift,
-            source=line.source,
-            function=line.function,
-            cache_hits=line.cache_hits or 0,
-            failed=line.failed,
-        )
+        structs.replace(line, process=process, start=line.start + shift, end=line.end + shift)
         for line in lines
-        if shift is not None and line.start_unix_ns is not None and line.end_unix_ns is not None
+        if shift is not None and line.start and line.end
     ]
 
 
-def _places(rows: list[kinds.PlaceRow], process: int) -> list[Place]:
+def _places(rows: list[Place], process: int) -> list[Place]:
     """The places of one process, in the order they were met, each with its highest count."""
     found: dict[tuple[object, ...], Place] = {}
     for row in rows:
-        key = (row.name, row.category, row.role, row.source, tuple(row.stack or ()), row.detail)
+        key = (row.name, row.category, row.role, row.source, row.stack, row.detail)
         known = found.get(key)
         if known is None or row.count > known.count:
-            found[key] = Place(process, *key, row.count)
+            found[key] = structs.replace(row, process=process)
     return list(found.values())
 
 

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from nvprobe import limits
 from nvprobe.errors import InputError
 from nvprobe.readers.input_errors import base_name, shown, too_much
+from nvprobe.trace.sidecar import (
+    CompileSpan,
+    GraphBreak,
+    GraphManifest,
+    Line,
+    Place,
+    Recompile,
+    SyncSource,
+    Whole,
+)
 
 SCHEMA = "nvprobe.sidecar/1"
-
-Whole = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]
-"""A time or a count; sums of such numbers cannot wrap."""
-Stack = tuple[str, ...] | None
-
-
-class Line(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A line of one kind; times in unix ns."""
 
 
 class Header(Line, frozen=True, tag="header"):
@@ -46,81 +48,6 @@ class Root(Line, frozen=True, tag="root"):
     """A model whose modules were given ranges."""
 
     name: str
-
-
-class Sync(Line, frozen=True, tag="sync"):
-    """An implicit synchronization."""
-
-    source: str
-    stack: Stack = None
-    count: Whole = 1
-    sampled: bool = False
-
-
-class Node(msgspec.Struct, frozen=True):
-    """An FX node of a kernel."""
-
-    fx: str
-    op: str
-    module: tuple[str | None, str | None] | None = None
-    src: str | None = None
-    bwd: bool = False
-    from_node: Any = None
-    seq_nr: Whole | None = None
-
-
-class Kernel(msgspec.Struct, frozen=True):
-    """A call in the generated code."""
-
-    name: str
-    extern: bool = False
-    nodes: tuple[Node, ...] | None = None
-
-
-class Graph(Line, frozen=True, tag="graph"):
-    """The kernel manifest of a compiled graph."""
-
-    compile_id: str
-    phase: str = ""
-    kernels: tuple[Kernel, ...] | None = None
-
-
-class GraphBreak(Line, frozen=True, tag="graph_break"):
-    """Why a graph ended."""
-
-    compile_id: str | None = None
-    reason: str | None = None
-    source: str | None = None
-    function: str | None = None
-    stack: Stack = None
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """Why one earlier compilation did not fit."""
-
-    guard: str | None = None
-
-
-class Recompile(Line, frozen=True, tag="recompile"):
-    """A further compilation of a frame."""
-
-    compile_id: str | None = None
-    source: str | None = None
-    function: str | None = None
-    reasons: tuple[Reason, ...] | None = None
-
-
-class CompileSpan(Line, frozen=True, tag="compile_span"):
-    """A compilation by torch's own metrics."""
-
-    start_unix_ns: Whole | None = None
-    end_unix_ns: Whole | None = None
-    compile_id: str | None = None
-    phase: str | None = None
-    function: str | None = None
-    source: str | None = None
-    cache_hits: Whole | None = None
-    failed: str | None = None
 
 
 class CaptureRange(msgspec.Struct, frozen=True, array_like=True):
@@ -177,43 +104,21 @@ class AllocatorRow(msgspec.Struct, frozen=True):
     out_of_memory: Whole | None = None
 
 
-class PlaceRow(msgspec.Struct, frozen=True):
-    """A line of the program where something that has a name begins."""
-
-    name: str
-    role: str
-    source: str
-    category: str | None = None
-    stack: Stack = None
-    detail: str | None = None
-    count: Whole = 1
-
-
 LINES: dict[str, type[Line]] = {
     str(line.__struct_config__.tag): line
     for line in (
-        Header, Truncated, Root, Sync, Graph, GraphBreak, Recompile, CompileSpan, Capture,
+        Header, Truncated, Root, SyncSource, GraphManifest, GraphBreak, Recompile, CompileSpan,
+        Capture,
     )
 }  # fmt: skip
 """What a line of each kind is read as."""
 ROWS: dict[str, type[msgspec.Struct]] = {
-    "module": ModuleRow, "step": StepRow, "allocator": AllocatorRow, "place": PlaceRow,
+    "module": ModuleRow, "step": StepRow, "allocator": AllocatorRow, "place": Place,
 }  # fmt: skip
 """What a row of each kind is read as."""
 
 
-class _Kind(msgspec.Struct):
-    kind: str = ""
-
-
-class _Rows(msgspec.Struct):
-    columns: list[str]
-    rows: list[Any]
-
-
-_KIND = msgspec.json.Decoder(_Kind)
-_TABLE = msgspec.json.Decoder(_Rows)
-_DECODERS = {kind: msgspec.json.Decoder(line) for kind, line in LINES.items()}
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclasses.dataclass
@@ -230,19 +135,29 @@ class SidecarFile:
 
     def take(self, line: bytes) -> None:
         """Add one line; raises the errors of msgspec."""
-        kind = _KIND.decode(line).kind
+        fields = _DECODER.decode(line)
+        kind = msgspec.convert(fields.get("kind", ""), str)
         if kind in ROWS:
-            self.lines[kind] += self._rows(ROWS[kind], _TABLE.decode(line))
-        elif kind in _DECODERS:
-            self.lines[kind].append(_DECODERS[kind].decode(line))
+            columns, rows = msgspec.convert(
+                (fields.get("columns"), fields.get("rows")), tuple[list[str], list[Any]]
+            )
+            self.lines[kind] += self._rows(ROWS[kind], columns, rows)
+        elif kind in LINES:
+            self.lines[kind].append(msgspec.convert(_known(fields.items()), LINES[kind]))
 
-    def _rows(self, row: type[msgspec.Struct], table: _Rows) -> Iterator[msgspec.Struct]:
-        for values in table.rows:
+    def _rows(
+        self, row: type[msgspec.Struct], columns: list[str], rows: list[Any]
+    ) -> Iterator[msgspec.Struct]:
+        for values in rows:
             try:
-                pairs = zip(table.columns, values, strict=True)
-                yield msgspec.convert(dict(pairs), row)
+                yield msgspec.convert(_known(zip(columns, values, strict=True)), row)
             except (msgspec.ValidationError, TypeError, ValueError):
                 self.malformed += 1
+
+
+def _known(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields with a value: null is the same as absent."""
+    return {name: value for name, value in pairs if value is not None}
 
 
 def read_sidecar(path: str | Path) -> SidecarFile:

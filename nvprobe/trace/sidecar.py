@@ -7,8 +7,14 @@ The meaning of each field: docs/sidecar.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from nvprobe.trace.table import Column, Table, column, name_of, row_of, time_of
+import msgspec
+
+from nvprobe.trace.table import NO_ROW, Column, Table, column, name_of, row_of, time_of
+
+Whole = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]
+"""A time or a count; sums of such numbers cannot wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,113 +70,125 @@ class AllocatorSamples(Table):
     out_of_memory: Column = column("i8", "allocations that failed", missing=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestNode:
+class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+    """A line of a sidecar of one kind, as it is written."""
+
+    process: int = NO_ROW
+    """The process that wrote it, once the sidecar is that of a Trace."""
+
+
+class ManifestNode(msgspec.Struct, frozen=True):
     """An FX node that a kernel computes."""
 
-    name: str
+    name: str = msgspec.field(name="fx")
     op: str
-    module: str | None
-    """Dotted path relative to the compiled root."""
-    module_class: str | None
-    source: str | None
+    path_and_class: tuple[str | None, str | None] | None = msgspec.field(
+        name="module", default=None
+    )
+    source: str | None = msgspec.field(name="src", default=None)
     """``train.py:27 forward``."""
-    backward: bool
-    recomputed: bool
-    """A node of the forward that the backward graph computes again."""
-    sequence: int
-    """Autograd sequence number while compiling, -1 unknown."""
+    backward: bool = msgspec.field(name="bwd", default=False)
+    from_node: Any = None
+
+    @property
+    def module(self) -> str | None:
+        """Dotted path relative to the compiled root."""
+        return self.path_and_class[0] if self.path_and_class else None
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether it is a node of the forward that the backward graph computes again."""
+        return bool(self.from_node) and not self.backward
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestKernel:
+class ManifestKernel(msgspec.Struct, frozen=True):
     """A kernel call of a compiled graph, in call order; an extern call launches one to several."""
 
     name: str
-    extern: bool
-    nodes: tuple[ManifestNode, ...]
+    extern: bool = False
+    nodes: tuple[ManifestNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GraphManifest:
+class GraphManifest(Line, frozen=True, tag="graph"):
     """The kernels of one compiled graph."""
 
-    process: int
     compile_id: str
-    phase: str
+    phase: str = ""
     """``fwd`` or ``bwd``."""
-    kernels: tuple[ManifestKernel, ...]
+    kernels: tuple[ManifestKernel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GraphBreak:
+class GraphBreak(Line, frozen=True, tag="graph_break"):
     """Why Dynamo ended a graph, and where."""
 
-    process: int
-    compile_id: str | None
-    reason: str
-    source: str | None
-    function: str | None
-    stack: tuple[str, ...]
+    compile_id: str | None = None
+    reason: str = ""
+    source: str | None = None
+    function: str | None = None
+    stack: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recompile:
+class Reason(msgspec.Struct, frozen=True):
+    """Why one earlier compilation did not fit."""
+
+    guard: str | None = None
+
+
+class Recompile(Line, frozen=True, tag="recompile"):
     """Why a frame was compiled again: one reason for each earlier compilation that did not fit."""
 
-    process: int
-    compile_id: str | None
-    source: str | None
-    function: str | None
-    reasons: tuple[str, ...]
+    compile_id: str | None = None
+    source: str | None = None
+    function: str | None = None
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """What did not hold of each of the earlier compilations."""
+        return tuple(str(reason.guard) for reason in self.reasons)
 
 
-@dataclass(frozen=True, slots=True)
-class CompileSpan:
-    """Time spent compiling, by torch's own account."""
+class CompileSpan(Line, frozen=True, tag="compile_span"):
+    """Time spent compiling, by torch's own account; times in unix ns, in a Trace on its clock."""
 
-    process: int
-    compile_id: str | None
-    phase: str
-    start: int
-    end: int
-    source: str | None
-    function: str | None
-    cache_hits: int
-    failed: str | None
+    compile_id: str | None = None
+    phase: str = "fwd"
+    start: Whole = msgspec.field(name="start_unix_ns", default=0)
+    end: Whole = msgspec.field(name="end_unix_ns", default=0)
+    source: str | None = None
+    function: str | None = None
+    cache_hits: Whole = 0
+    failed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SyncSource:
+class SyncSource(Line, frozen=True, tag="sync"):
     """A line that makes the host wait for the GPU, as torch's own warning says."""
 
-    process: int
     source: str
-    stack: tuple[str, ...]
-    count: int
+    stack: tuple[str, ...] = ()
+    count: Whole = 1
     sampled: bool = False
     """Whether only some synchronizations have a mark: in each step the first one at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A position in the user's code where something that has a name begins."""
 
-    process: int
     name: str
     """A range's name; a function's, where it has no range (``torch.cuda.empty_cache``)."""
-    category: str | None
-    """The range's category (``user``, ``phase``, ``module``, ``step``); None for a function."""
     role: str
     """``entered``, ``called``, ``defined``, ``loop``, ``made``, ``made_apart``."""
     source: str
-    stack: tuple[str, ...]
+    category: str | None = None
+    """The range's category (``user``, ``phase``, ``module``, ``step``); None for a function."""
+    stack: tuple[str, ...] = ()
     """The lines that lead there, innermost first: of functions; of a range that an installed
     package opens, its line and the program's."""
-    detail: str | None
+    detail: str | None = None
     """Of a module: its root's range; of a stream wait: which stream waits; of a function compiled
     again: its line."""
-    count: int
+    count: Whole = 1
+    process: int = NO_ROW
 
 
 @dataclass(frozen=True, slots=True)

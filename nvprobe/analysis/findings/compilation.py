@@ -118,7 +118,7 @@ def compilation(evidence: Evidence) -> Iterator[Finding]:
         "idle_ns": total, "compilations": len(spans), "compile_ns": spent,
     }  # fmt: skip
     if len(again) >= 2 and len(spans) != 1:
-        reasons = Counter(" ".join(r.split()) for one in again for r in one.reasons[:1])
+        reasons = Counter(" ".join(r.split()) for one in again for r in one.guards[:1])
         facts |= {
             "recompiles": len(again),
             "reason": reasons.most_common(1)[0][0][:_LONGEST_REASON] if reasons else None,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from nvprobe.analysis import Analysis, analyze
@@ -355,7 +356,7 @@ def test_the_line_that_empties_the_cache() -> None:
     empty = place("torch.cuda.empty_cache", "t.py:12", **WAIT, stack=("t.py:12",))
     first = (analysis_of(loop(churn), empty).findings or ())[0]
     assert (first.id, first.sources, first.roles) == ("allocator", ("t.py:12",), ("called",))
-    once = dataclasses.replace(empty, count=1)
+    once = structs.replace(empty, count=1)
     assert (analysis_of(loop(churn), once).findings or ())[0].sources == ()
 
 

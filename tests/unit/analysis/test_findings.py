@@ -19,6 +19,7 @@ from nvprobe.trace.sidecar import (
     CompileSpan,
     GraphBreak,
     ModuleCalls,
+    Reason,
     Recompile,
     Sidecar,
 )  # fmt: skip
@@ -374,7 +375,7 @@ def broken_graphs(scene: Scene) -> None:
 def test_a_graph_break_is_told_only_with_its_reason() -> None:
     scene = loop(broken_graphs)
     assert "graph_break" not in ids(analysis_of(scene))
-    breaks = (GraphBreak(0, "0/0", "print\n is not traced", "model.py:27", "forward", ()),) * 3
+    breaks = (GraphBreak("0/0", "print\n is not traced", "model.py:27", "forward", process=0),) * 3
     analysis = analysis_of(scene, sidecar=_sidecar(breaks=breaks))
     first = (analysis.findings or ())[0]
     assert (first.id, first.sources) == ("graph_break", ("model.py:27",))
@@ -405,8 +406,10 @@ def test_recompiles_and_a_first_compile_are_told_apart() -> None:
     analysis = analysis_of(scene)
     assert ids(analysis) == ["compile_in_window"]
     assert (analysis.findings or ())[0].title.startswith("Kernels are loaded or compiled inside")
-    again = (Recompile(0, "0/1", "model.py:9", "f", ("size mismatch at index 0",)),) * 3
-    spans = tuple(CompileSpan(0, "0/1", "fwd", s, e, "model.py:9", "f", 0, None)
+    again = (
+        Recompile("0/1", "model.py:9", "f", (Reason("size mismatch at index 0"),), process=0),
+    ) * 3
+    spans = tuple(CompileSpan("0/1", "fwd", s, e, "model.py:9", "f", process=0)
                   for s, e, name in scene.calls if name == "cuModuleLoadData")  # fmt: skip
     analysis = analysis_of(scene, sidecar=_sidecar(recompiles=again, compile_spans=spans))
     first = (analysis.findings or ())[0]
