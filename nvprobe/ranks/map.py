@@ -204,7 +204,7 @@ def _compiled(trace: Trace, process: int) -> tuple[str, ...]:
         f"graph {one.compile_id} {one.phase}" for one in sidecar.manifests if one.process == process
     ]
     again = [
-        f"recompilation of {one.function or one.source}: {'; '.join(one.reasons)}"
+        f"recompilation of {one.function or one.source}: {'; '.join(one.guards)}"
         for one in sidecar.recompiles
         if one.process == process
     ]
