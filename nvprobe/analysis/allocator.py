@@ -19,8 +19,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 from nvprobe.trace.sidecar import AllocatorSamples
 
-__all__ = ["AllocatorDevices", "AllocatorSteps", "AllocatorUse", "allocator_use", "same_process"]
-
 NEAR_NS = 250_000
 _COUNTED = ("retries", "device_allocs", "device_frees", "out_of_memory")
 

@@ -14,8 +14,6 @@ from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.replay.prepared import Replay
 from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 
-__all__ = ["bound"]
-
 BUSY = 0.95
 LARGE = 0.3
 MOSTLY = 0.7

@@ -23,8 +23,6 @@ from nvprobe.attribution.names import clean_names
 from nvprobe.trace import NO_NAME
 from nvprobe.trace.sidecar import Place
 
-__all__ = ["FROM", "FUNCTION", "LINE", "CodePlaces", "Line", "code_places", "running_line"]
-
 LINE = "line"
 """The very line: where a synchronization, a graph break or a launch happened."""
 FUNCTION = "function"

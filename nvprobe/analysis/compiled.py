@@ -29,8 +29,6 @@ from nvprobe.trace import Column, OpKind, Ranges, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
 from nvprobe.trace.sidecar import GraphBreak, Recompile
 
-__all__ = ["CompiledGraph", "compiled_graphs"]
-
 _COMPILE = re.compile(r"^compile (?P<id>\S+)(?: (?P<what>bwd|cudagraph))?$")
 _TORCH_COMPILE = re.compile(
     r"^entire_(?P<what>frame|backward)_compile_data: (?:.*, )?compile_id=(?P<id>[^\s,]+)"

@@ -16,8 +16,6 @@ from nvprobe.attribution.model import Attribution, Kind, Method
 from nvprobe.trace import NO_ROW, Calls, Column, Missing, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
 
-__all__ = ["lost_launches", "missing", "not_computed", "warnings"]
-
 
 def lost_launches(attribution: Attribution) -> Column:
     """Rows of ``trace.calls`` that launched a kernel or graph of which there is no GPU record.

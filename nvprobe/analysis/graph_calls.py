@@ -12,8 +12,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.trace import NO_ROW, Column, Trace
 
-__all__ = ["GraphCalls", "Key", "compiling", "find_graph_calls", "ops_of_calls"]
-
 _OWN = re.compile(r"^graph (?P<id>\S+) (?P<phase>fwd|bwd)$")
 _FX = re.compile(r"^## Call CompiledFxGraph (?P<key>\S+) ##$")
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<id>\S+)$")

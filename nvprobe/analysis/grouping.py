@@ -8,8 +8,6 @@ import pyarrow as pa
 from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column
 
-__all__ = ["counts", "distinct", "push_up", "sums"]
-
 
 def sums(code: Column, values: Column, size: int) -> Column:
     """Sum of ``values`` per code, int64 of shape ``(size,)``; codes below zero are left out."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import PurePosixPath
 
-__all__ = ["library_of"]
-
 _LIBRARIES = frozenset(
     """
     accelerate apex composer datasets deepspeed diffusers fairscale fastai flash_attn ignite

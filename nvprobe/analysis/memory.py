@@ -31,17 +31,6 @@ from nvprobe.attribution.model import Attribution, PathTable
 from nvprobe.readers.memory_snapshot import MemorySnapshot
 from nvprobe.trace import NO_ROW, Column, MemoryEvents, Table, column
 
-__all__ = [
-    "DeviceMemory",
-    "Holders",
-    "Memory",
-    "PathMemory",
-    "SnapshotPeak",
-    "StepMemory",
-    "memory",
-    "snapshot_peaks",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory(Table):

@@ -14,19 +14,6 @@ import numpy as np
 
 from nvprobe.trace import Column, Table, column
 
-__all__ = [
-    "UNITS",
-    "UNKNOWN",
-    "Copies",
-    "DeviceUse",
-    "FoundBy",
-    "Kernels",
-    "PathQuantities",
-    "SpanRows",
-    "StepSpread",
-    "Steps",
-]
-
 UNKNOWN = int(np.iinfo(np.int64).min)
 """A quantity that cannot be known from this input."""
 

@@ -12,8 +12,6 @@ from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import ModuleMethod, Modules, Phase
 from nvprobe.trace import Column
 
-__all__ = ["module_ledger_records", "module_records"]
-
 _MOST_LINES = 5
 
 

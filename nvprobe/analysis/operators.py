@@ -19,8 +19,6 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.nesting import row_type
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Table, column
 
-__all__ = ["OperatorRows", "OperatorTable", "operator_table", "operators_of_ops"]
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorRows(Table):

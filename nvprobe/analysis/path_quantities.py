@@ -30,18 +30,6 @@ from nvprobe.attribution.model import Attribution, Method, PathTable
 from nvprobe.attribution.nesting import nest
 from nvprobe.trace import NO_ROW, Column, Ranges
 
-__all__ = [
-    "busy_by_path",
-    "gpu_spans",
-    "host_times",
-    "idle_of_steps",
-    "innermost_time",
-    "path_quantities",
-    "replays",
-    "walk_order",
-    "with_waits",
-]
-
 
 def path_quantities(attribution: Attribution) -> PathQuantities:
     """Every quantity of every path; rows are those of ``attribution.paths``."""

@@ -28,8 +28,6 @@ from nvprobe.trace import (
 )
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
 
-__all__ = ["ProfilerCost", "Records", "profiler_cost"]
-
 
 @dataclass(frozen=True, slots=True)
 class Records:

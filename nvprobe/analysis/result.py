@@ -35,8 +35,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.readers.memory_snapshot import MemorySnapshot
 from nvprobe.trace import Missing
 
-__all__ = ["Analysis"]
-
 
 @dataclass(frozen=True, slots=True)
 class Analysis:

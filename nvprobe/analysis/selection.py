@@ -30,8 +30,6 @@ from nvprobe.attribution.model import (
 from nvprobe.errors import UsageError
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Payloads, Table, Trace
 
-__all__ = ["NO_LAST_STEP", "Selection", "of_domains", "select", "within"]
-
 T = TypeVar("T", bound=Table)
 
 NO_LAST_STEP = 2**62

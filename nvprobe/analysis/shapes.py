@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from nvprobe.attribution.labels import cut_out
 from nvprobe.trace import NO_NAME, Column, Trace
 
-__all__ = ["RangeShapes", "range_shapes"]
-
 _SIZES = ", sizes = "
 _AFTER_SIZES = ", input_op_ids = "
 _BATCH = 1 << 17

@@ -26,20 +26,6 @@ from nvprobe.attribution.intervals import (
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, OpKind
 
-__all__ = [
-    "DeviceOrder",
-    "Streams",
-    "Timeline",
-    "alone",
-    "device_busy",
-    "device_order",
-    "launches_kernels",
-    "left_out",
-    "process_timeline",
-    "streams",
-    "thread_timeline",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Streams:

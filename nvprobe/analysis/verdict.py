@@ -9,8 +9,6 @@ import numpy as np
 from nvprobe.analysis.model import DeviceUse, PathQuantities
 from nvprobe.attribution.model import Attribution, Kind, PathTable, shown_path
 
-__all__ = ["Doubts", "duration", "short_path", "verdict"]
-
 _LARGEST_SHARE = 0.4
 """A path is named as the place where GPU time goes from this share of it on."""
 _DOUBTFUL_SHARE = 0.1

@@ -10,8 +10,6 @@ from nvprobe.analysis.simulation import Asked, simulate
 from nvprobe.attribution.model import Attribution
 from nvprobe.errors import UsageError
 
-__all__ = ["Verified", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verified:

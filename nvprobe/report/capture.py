@@ -12,11 +12,6 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, is_, ns, pair, rows
 from nvprobe.trace import Column, Trace
 
-__all__ = [
-    "Clock", "DeviceTotals", "Missing", "Process", "Profiler", "Source", "Window",
-    "clock", "devices", "missing", "processes", "profiler", "sources",
-]  # fmt: skip
-
 
 class Source(Row, frozen=True):
     """A file that was read."""

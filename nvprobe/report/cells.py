@@ -7,8 +7,6 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["for_spreadsheet", "visible"]
-
 _CONTROL = (
     "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # drive a terminal
     "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"  # turn text around

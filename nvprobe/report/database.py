@@ -20,8 +20,6 @@ from nvprobe.report.result_tables import RESULTS, result_tables
 from nvprobe.report.schema import Field as ResultField
 from nvprobe.report.schema import fields, flat
 
-__all__ = ["write_database"]
-
 _About = tuple[str, str | None, str | None, str]
 _BATCH = 50_000
 _INDEXED = {

@@ -23,18 +23,6 @@ from nvprobe.report.schema import Row, is_, measured, ns, pair
 from nvprobe.report.waits import Host, Idle, Sync
 from nvprobe.version import __version__
 
-__all__ = [
-    "SCHEMA",
-    "Document",
-    "Finding",
-    "document",
-    "encode",
-    "json_schema",
-    "plain",
-    "to_dict",
-    "to_json",
-]
-
 SCHEMA: Literal["nvprobe.analysis/2"] = "nvprobe.analysis/2"
 
 

@@ -45,16 +45,6 @@ from nvprobe.trace import (
     Threads,
 )
 
-__all__ = [
-    "NAMES",
-    "PATH_TEXT",
-    "TABLES",
-    "EventColumn",
-    "EventTable",
-    "event_table",
-    "event_tables",
-]
-
 NAMES = "names"
 """What text columns refer to: in SQLite a table, elsewhere the column's dictionary."""
 PATH_TEXT = "path text"

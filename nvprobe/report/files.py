@@ -12,8 +12,6 @@ from nvprobe.report.event_tables import TABLES, event_tables
 from nvprobe.report.result_tables import RESULTS, result_tables
 from nvprobe.report.schema import arrow, flat
 
-__all__ = ["table_names", "write_csv", "write_parquet"]
-
 
 def table_names() -> set[str]:
     """Every table there can be, in any format."""

@@ -9,8 +9,6 @@ import pandas as pd
 
 from nvprobe.report.cells import visible
 
-__all__ = ["CaptureFrame", "CaptureSeries"]
-
 
 class CaptureSeries(pd.Series):
     """A Series that shows control characters as escapes; its values are what was recorded."""

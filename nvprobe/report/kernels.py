@@ -16,12 +16,6 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, pair, path_texts, rows, size
 from nvprobe.trace import Column, OpKind
 
-__all__ = [
-    "CompiledGraph", "Copy", "Counters", "Kernel", "KernelCounters", "OpTime",
-    "PathCounters",
-    "compiled_graphs", "copies", "counters", "counters_of_paths", "kernels",
-]  # fmt: skip
-
 
 class OpTime(Row, frozen=True):
     """A number of ops and their GPU time."""

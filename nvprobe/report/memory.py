@@ -11,11 +11,6 @@ from nvprobe.readers.memory_snapshot import MemorySnapshot
 from nvprobe.report.schema import Row, is_, ns, path_texts, rows, size
 from nvprobe.trace import Column
 
-__all__ = [
-    "AllocatorDevice", "AllocatorStep", "Memory", "MemoryDevice", "MemoryPath", "MemoryStep",
-    "SnapshotDevice", "SnapshotHolder", "memory",
-]  # fmt: skip
-
 
 class MemoryDevice(Row, frozen=True):
     """Allocation events of a process on a GPU."""

@@ -15,11 +15,6 @@ from nvprobe.report.schema import Row, is_, ns, pair, path_texts, rows, size
 from nvprobe.report.waits import device_ids, stream_names
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column
 
-__all__ = [
-    "Collective", "NeverTogether", "Overlap", "PathPair", "StreamPair", "StreamTotals",
-    "collectives", "overlap",
-]  # fmt: skip
-
 _MOST_PAIRS = 32
 """Pairs of streams that never met are listed for devices with up to so many streams."""
 _CLASSES = "time per combination of classes, as in `compute+communication`"

@@ -18,13 +18,6 @@ from nvprobe.attribution.model import Outside as LeftOut
 from nvprobe.report.kernels import OpTime, PathCounters, counters_of_paths
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, path_texts, rows, size
 
-__all__ = [
-    "Ledger", "Line", "Module", "Operator", "PathTotals", "Range", "SpanTotals", "Step",
-    "StepSpread", "Work", "ledger", "modules", "operators", "ranges", "spans", "step_spread",
-    "steps",
-]  # fmt: skip
-
-
 _Length = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 

@@ -22,8 +22,6 @@ from nvprobe.report.document import Document, Finding, document
 from nvprobe.report.schema import Row, arrow, fields, is_, ns
 from nvprobe.trace import Column
 
-__all__ = ["RESULTS", "ResultTable", "path_table", "result_tables"]
-
 
 class LedgerEntry(Row, frozen=True):
     """Every op by process and method or reason."""

@@ -23,11 +23,6 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.trace import Column, Table
 
-__all__ = [
-    "NAMED", "Field", "Row", "arrow", "fields", "flat", "fractions", "is_", "measured",
-    "ns", "numbers", "pair", "path_texts", "rows", "size",
-]  # fmt: skip
-
 NAMED = pa.struct(
     [
         ("name", pa.string()),

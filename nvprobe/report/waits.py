@@ -15,11 +15,6 @@ from nvprobe.attribution.model import Method
 from nvprobe.report.schema import Row, is_, ns, path_texts, rows
 from nvprobe.trace import Column
 
-__all__ = [
-    "Host", "Idle", "IdleByDevice", "IdleByLine", "IdleByPath", "IdleByStep", "IdleByStream",
-    "Sync", "device_ids", "host", "idle", "stream_names", "syncs",
-]  # fmt: skip
-
 R = TypeVar("R", bound=Row)
 _MOST_PAIRS = 32
 """Pairs of streams that never met are listed for devices with up to so many streams."""

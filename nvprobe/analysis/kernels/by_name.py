@@ -14,8 +14,6 @@ from nvprobe.attribution.intervals import sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, OpKind, Ops, Table, column
 
-__all__ = ["KernelTraits", "copies", "kernel_traits", "kernels", "suspect_ops"]
-
 _COMPUTE = (OpKind.KERNEL, OpKind.GRAPH)
 
 

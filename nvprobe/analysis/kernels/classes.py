@@ -31,21 +31,6 @@ import pyarrow.compute as pc
 
 from nvprobe.trace import Column, OpKind, Trace
 
-__all__ = [
-    "Activity",
-    "FAMILIES",
-    "Family",
-    "NameClasses",
-    "OpClasses",
-    "PRECISIONS",
-    "Precision",
-    "SPLIT",
-    "UNKNOWN",
-    "classify_kinds",
-    "classify_names",
-    "classify_ops",
-]
-
 SPLIT = r"^(void |std::enable_if<.*?>::type |typename .*?::type )+"
 """The return type in front of a demangled template instance."""
 

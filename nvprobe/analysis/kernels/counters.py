@@ -23,8 +23,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, Table, column
 from nvprobe.trace import Counters as Samples
 
-__all__ = ["METRICS", "Averages", "Bound", "CounterUse", "counter_use"]
-
 METRICS: tuple[tuple[str, str], ...] = (
     ("sm_active", r"^SMs? Active\b([^\[]*|.*%.*)$"),
     ("sm_issue", r"^SM Issue\b([^\[]*|.*%.*)$"),

@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CONVOLUTIONS", "FORMULAS", "Inputs", "Shape"]
-
 Shape = list[int]
 Counted = tuple[int, int]
 """FLOPs, elements of the result."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["short_kernel_name"]
-
 _GENERIC = re.compile(
     r"\w*elementwise_kernel\w*|distribution_\w+|reduce_kernel|multi_tensor_apply_kernel"
     r"|_kernel_agent|device_kernel|[Kk]ernel2?"

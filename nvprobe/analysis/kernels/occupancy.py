@@ -27,8 +27,6 @@ from nvprobe.analysis.grouping import distinct
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, Devices, Geometry, OpKind, Trace
 
-__all__ = ["KernelFit", "LaunchFit", "Limiter", "kernel_fit", "launch_fit"]
-
 WARP = 32
 REGISTER_UNIT = 256
 """Registers are allocated to a warp in multiples of this."""

@@ -34,17 +34,6 @@ from nvprobe.analysis.shapes import RangeShapes
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_NAME, NO_ROW, Column, Devices, Table, Trace, column
 
-__all__ = [
-    "PER_SM",
-    "PathWork",
-    "WorkItems",
-    "convolutions_without_work",
-    "path_work",
-    "peak_flops",
-    "tensor_core_gain",
-    "work_items",
-]
-
 _P = Precision
 
 PER_SM: dict[tuple[int, int], dict[Precision, int]] = {

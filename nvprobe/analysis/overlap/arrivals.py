@@ -20,8 +20,6 @@ import numpy as np
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column, Table, column
 
-__all__ = ["Arrivals", "Meetings", "arrivals"]
-
 
 @dataclass(frozen=True, slots=True)
 class Meetings(Table):

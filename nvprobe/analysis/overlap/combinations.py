@@ -32,26 +32,6 @@ from nvprobe.attribution.intervals import expand, merged, slices, sorted_by
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column, OpKind, Ops, Table, column
 
-__all__ = [
-    "COMMUNICATION",
-    "COMPUTE",
-    "Combinations",
-    "Crowd",
-    "Intervals",
-    "Pairs",
-    "Work",
-    "alone_time",
-    "by_device",
-    "by_path",
-    "by_step",
-    "combination_name",
-    "exposed_stretches",
-    "inclusive_unions",
-    "shared_time",
-    "stretches",
-    "work_classes",
-]
-
 
 class Work(IntEnum):
     """The classes that overlap is measured in; the value is the bit of a combination."""

@@ -41,18 +41,6 @@ from nvprobe.trace import (
     column,
 )
 
-__all__ = [
-    "COLLECTIVES",
-    "Carried",
-    "Collectives",
-    "Messages",
-    "carried_messages",
-    "collective_names",
-    "collectives",
-    "exposed_by_path",
-    "exposed_coverage",
-]
-
 COLLECTIVES: tuple[tuple[str, str], ...] = (
     ("all_reduce", r"(?i)all_?reduce|cross_device_reduce|one_shot|two_shot|multimem_reduce"),
     ("reduce_scatter", r"(?i)reduce_?scatter"),

@@ -25,8 +25,6 @@ from nvprobe.attribution.intervals import merged
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["Overlap", "StreamUse", "overlap"]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamUse(Table):

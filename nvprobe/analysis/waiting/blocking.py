@@ -20,8 +20,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_DEVICE, NO_ROW, Calls, Column, Ops, Table, Trace, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
-__all__ = ["SyncCalls", "outermost_calls", "synchronizing_calls"]
-
 OWN_SYNCHRONIZATION = "nvprobe synchronizes"
 """The range in which nvprobe itself waits for the GPU."""
 _DIRECT = (2, 3, 4)

@@ -38,23 +38,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting, nest
 from nvprobe.trace import NO_ROW, CallChains, Column, Table, Trace, column
 
-__all__ = [
-    "CodeLines",
-    "LineSamples",
-    "NO_LINE",
-    "OpLines",
-    "SampledTime",
-    "added_up",
-    "call_lines",
-    "code_lines",
-    "frame_labels",
-    "line_samples",
-    "lines_behind",
-    "op_lines",
-    "shared_out",
-    "users_lines",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class OpLines:

@@ -17,23 +17,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
-__all__ = [
-    "Gaps",
-    "IdleTime",
-    "LONG_NS",
-    "GapParts",
-    "borders",
-    "borders_of_ranges",
-    "by",
-    "summed",
-    "cut",
-    "device_gaps",
-    "device_use",
-    "ends",
-    "joined",
-    "unrecorded",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Gaps(Table):

@@ -20,8 +20,6 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import Calls, Column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, CallRole
 
-__all__ = ["HOST_CAUSES", "HOST_LATE", "Cause", "HostCauses", "Stretches", "host_causes"]
-
 
 class Cause(IntEnum):
     """Why a device is idle; up to ``HOST`` in the order in which they are matched."""

@@ -36,17 +36,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.attribution.nesting import Nesting
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = [
-    "HostTime",
-    "NextLaunches",
-    "by_label",
-    "host_time",
-    "launching_calls",
-    "next_launches",
-    "sampled_host_time",
-    "thread_lanes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NextLaunches:

@@ -46,15 +46,6 @@ from nvprobe.attribution.intervals import Instants, expand, firsts, runs
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column
 
-__all__ = [
-    "SAMPLED_CAUSES",
-    "SampledIdle",
-    "idle_time",
-    "idle_instants",
-    "long_gaps",
-    "sampled_idle",
-]
-
 _BATCH = 1 << 18
 """Parts assigned together: it bounds the arrays alive at once."""
 

@@ -18,8 +18,6 @@ from nvprobe.analysis.waiting.idle import SAMPLED_CAUSES, SampledIdle
 from nvprobe.analysis.waiting.syncs import Syncs
 from nvprobe.trace import Column
 
-__all__ = ["LineIdle", "idle_by_line"]
-
 
 @dataclass(frozen=True, slots=True)
 class LineIdle:

@@ -32,8 +32,6 @@ from nvprobe.attribution.intervals import by_group, runs, sorted_by
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column, Table, Trace, column
 
-__all__ = ["PathOperators", "SyncSites", "Syncs", "chain_operators", "path_operators", "sync_sites"]
-
 _BINDING = r"^torch::autograd::THPVariable_(?P<name>\w+)\("
 """The Python binding of a tensor method or function: what the user called."""
 _DISPATCHED = r"^at::_ops::(?P<name>\w+)::(?:call|redispatch)\("

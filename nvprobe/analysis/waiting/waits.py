@@ -40,8 +40,6 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
 from nvprobe.trace.cuda_calls import call_roles
 
-__all__ = ["Waits", "waits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Waits:

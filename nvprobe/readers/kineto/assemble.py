@@ -54,8 +54,6 @@ from nvprobe.trace import (
     Trace,
 )
 
-__all__ = ["assemble"]
-
 _RANGE_KINDS = (
     ("annotations", RangeSource.ANNOTATION),
     ("modules", RangeSource.MODULE),

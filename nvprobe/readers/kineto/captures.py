@@ -22,16 +22,6 @@ import pyarrow as pa
 from nvprobe.trace import Calls, Column, GraphNodes, Missing, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import COPIES, SETS, CallRole, roles_of_names
 
-__all__ = [
-    "CAPTURE",
-    "Captured",
-    "captured_nodes",
-    "latest",
-    "only",
-    "unknown_captures",
-    "with_earlier_captures",
-]
-
 CAPTURE = "CUDA graph capture"
 
 _STARTED = {

@@ -12,8 +12,6 @@ from nvprobe.readers.kineto.events import nanoseconds, nanoseconds_of_text
 from nvprobe.readers.kineto.messages import message_columns
 from nvprobe.trace import NO_NAME, Column
 
-__all__ = ["COUNTERS", "Collector", "Names"]
-
 _FRAMES = "python_function"
 _NO_CATEGORY = "(none)"
 

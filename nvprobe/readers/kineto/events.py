@@ -20,22 +20,6 @@ import pyarrow.compute as pc
 from nvprobe.trace import Column, Geometry, OpKind
 from nvprobe.trace.cuda_calls import CallRole, roles_of_names
 
-__all__ = [
-    "Arguments",
-    "Copy",
-    "Event",
-    "InexactTimes",
-    "TextEvent",
-    "copy_of",
-    "geometry",
-    "graph_nodes",
-    "nanoseconds",
-    "nanoseconds_of_text",
-    "plain_call",
-    "repeated",
-    "short_kernel",
-]
-
 _EXACT_BELOW = float(1 << 43)
 _LARGEST = 9e15
 """Microseconds beyond which nanoseconds overflow int64."""

@@ -13,8 +13,6 @@ import numpy as np
 
 from nvprobe.trace import NO_NAME, Column, Messages
 
-__all__ = ["MESSAGE_COLUMNS", "message_columns", "messages"]
-
 MESSAGE_COLUMNS = ("message_bytes", "group", "seq", "peer")
 _SIZES = {
     "byte": 1, "char": 1, "bool": 1, "short": 2, "uint16": 2, "half": 2, "bfloat16": 2, "int": 4,

@@ -13,22 +13,6 @@ import numpy as np
 
 from nvprobe.trace import NO_NAME, Column, Devices
 
-__all__ = [
-    "Columns",
-    "HOSTED",
-    "Identities",
-    "UNKNOWN",
-    "blocks_per_sm",
-    "clock_and_bandwidth",
-    "device_table",
-    "document",
-    "identities",
-    "impossible_to_zero",
-    "integer",
-    "rank_of",
-    "time_zero",
-]
-
 _KNOWN = (
     "schemaVersion",
     "baseTimeNanoseconds",

@@ -8,8 +8,6 @@ from nvprobe.readers.kineto.collect import COUNTERS, Collector
 from nvprobe.readers.kineto.metadata import Columns
 from nvprobe.trace import NO_NAME, Missing
 
-__all__ = ["missing_parts"]
-
 
 def missing_parts(rows: dict[str, Columns], collector: Collector) -> Iterator[Missing]:
     """What the events of ``rows`` cannot tell."""

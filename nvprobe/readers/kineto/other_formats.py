@@ -14,8 +14,6 @@ from nvprobe.readers.input_errors import counted, unusable
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.reader import Reading
 
-__all__ = ["no_torch_trace"]
-
 _GIVE_TRACE = "give the trace of prof.export_chrome_trace(...)"
 _EXECUTION_TRACE = re.compile(rb'\{.*"schema"\s*:\s*"\d.*"nodes"\s*:\s*\[', re.DOTALL)
 _MEMORY_TIMELINE = re.compile(rb"\[\s*\[\s*-?\d")

@@ -17,9 +17,6 @@ from nvprobe.readers.kineto.events import Event, InexactTimes, TextEvent
 from nvprobe.readers.kineto.salvage import salvage
 from nvprobe.readers.kineto.stream import EventStream
 
-__all__ = ["Damage", "Reading", "read_events"]
-
-
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from nvprobe.readers.kineto.stream import EVENT_START
 
-__all__ = ["Salvage", "salvage"]
-
 _START = re.compile(r"(?:\A|[^:\s])\s*(?=" + EVENT_START.decode() + r")")
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _NAME_BEGIN = re.compile(r'"name"\s*:\s*"')

@@ -18,8 +18,6 @@ import msgspec
 from nvprobe import limits
 from nvprobe.readers.input_errors import too_much
 
-__all__ = ["EVENT_START", "EventStream", "inflate"]
-
 PIECE = 2 << 20
 """Bytes of text to hand on at a time; bounds the Python objects alive at once."""
 _OVERLAP = 1 << 16
