@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nvprobe.analysis import analyze
+from nvprobe.attribution import attribute
 from nvprobe.errors import InputError
+from nvprobe.merging.load import load
 from nvprobe.ranks.discovery import discover
 from nvprobe.ranks.document import Document, encode
 from nvprobe.ranks.job import reduced
@@ -63,6 +66,17 @@ def test_who_is_late_in_fsdp_is_who_arrives_last() -> None:
     assert all("saves" not in one.title for one in found.findings)
     assert [one.name for one in found.differences if one.ranks == [1]] == ["spin_kernel"]
     assert all(one.saves_ns is None or one.ranks != [1] for one in found.findings)
+
+
+def test_one_rank_alone_is_not_promised_what_it_waits_for_another() -> None:
+    """Rank 1 of FSDP waits in every collective; 96 messages of one size, the fastest 0.77 ms."""
+    analysis = analyze(attribute(load(CORPUS / "runs/fsdp/rank1")))
+    (found,) = (one for one in analysis.findings or () if one.id == "exposed_communication")
+    exposed, beyond = (found.evidence[name] for name in ("exposed_ns", "beyond_the_fastest_ns"))
+    assert isinstance(exposed, int)
+    assert isinstance(beyond, int)
+    assert 0.8 * exposed < beyond < exposed
+    assert found.saves_ns[1] < 0.25 * exposed
 
 
 def test_four_of_eight_ranks_of_dlrm() -> None:

@@ -17,6 +17,7 @@ from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_upload
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
 from nvprobe.analysis.findings.program import program
 from nvprobe.analysis.findings.selection import selections
+from nvprobe.analysis.findings.traffic import transfer_share
 from nvprobe.analysis.replay.edits import kernels, launches, waits
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.model import EventKind
@@ -108,6 +109,10 @@ def _events(few: Sample, finding: Finding) -> Column:
 def _ops(few: Sample, finding: Finding) -> Column:
     rows = finding.touches if finding.touches is not None else finding.ops
     return np.isin(few.op, rows if rows is not None else np.empty(0, np.int64))
+
+
+def _hidden(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
+    return kernels.hide(_ops(few, finding), transfer_share(evidence)[few.op])
 
 
 def _sync(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
@@ -210,6 +215,6 @@ _EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
     "kernel_underfills": _scaled,
     "kernel_latency_bound": _scaled,
     "exposed_copy": lambda _, few, one: waits.overlap_upload(few, _ops(few, one)),
-    "exposed_communication": lambda _, few, one: kernels.hide(_ops(few, one)),
+    "exposed_communication": _hidden,
     "graph_gaps": lambda _, few, one: launches.graph_gaps(few, _ops(few, one)),
 }

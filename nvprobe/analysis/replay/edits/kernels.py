@@ -164,20 +164,25 @@ def _chains(sample: Sample, ops: Column) -> Column:
     return out
 
 
-def hide(ops: Column) -> Edit:
-    """Work that could run beside other work, as if nothing waited for it. Nothing is sure."""
+def hide(ops: Column, share: Column) -> Edit:
+    """Work that could run beside other work, as if nothing waited for it. Nothing is sure.
+
+    ``share`` per op: what of it can be hidden; below 1, the rest waits for another rank and stays.
+    """
 
     def edit(model: Model, level: Level) -> Model:
         model = model.edit()
         if level == Level.LOW:
             return model
         if level == Level.MID:
-            scale(model, ops, 0.5)
+            scale(model, ops, 1 - share[ops] / 2)
             return model
+        whole = ops & (share >= 1)
+        scale(model, ops & ~whole, 1 - share[ops & ~whole])
         own = len(model.tails)
-        after = (model.ops.dep >= 0) & ops[np.maximum(model.ops.dep, 0)]
+        after = (model.ops.dep >= 0) & whole[np.maximum(model.ops.dep, 0)]
         model.ops.dep[after] = NOTHING
-        model.ops.stream[ops] = own
+        model.ops.stream[whole] = own
         return dataclasses.replace(model, tails=np.append(model.tails, NEVER))
 
     return edit
