@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.attribution.model import Attribution
-from nvprobe.merging.clock import named_pairs
+from nvprobe.merging.pairs import named_pairs
 from nvprobe.merging.sequence import Match
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
 from nvprobe.trace.cuda_calls import COPIES, LAUNCHES, SETS, CallRole, calls_with

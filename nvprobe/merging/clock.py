@@ -6,7 +6,9 @@ millisecond. Two facts bound the rest, whatever the program wrote into its trace
 * a call made inside an operator starts and ends inside it, a call made outside lies outside: no
   operator of the same thread begins or ends *during* a call;
 * a range that both tools record under one name was opened by two calls, one around the other:
-  the longer of the two contains the shorter.
+  the longer of the two contains the shorter (:mod:`nvprobe.merging.pairs`).
+
+Where calls are few or lie in no operator, the ranges and marks of equal texts decide alone.
 
 Offsets are what must be added to the second source's times, after the difference of the origins.
 """
@@ -18,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.merging.drift import Spans, drift
-from nvprobe.trace import Column, Ranges, RangeSource, Trace
+from nvprobe.merging.pairs import Pairs, thread_rows
+from nvprobe.trace import Column, RangeSource, Trace
 
 REACH_NS = 1_000_000
 """Largest offset looked for."""
 _COARSE_CALLS = 500
 """Calls used to find the neighbourhood of the offset; all are used to bound it."""
 _NEAR_NS = 50_000
-_CLOCK_MARK = "nvprobe clock "
 _CANDIDATES = 64
 """Stretches of possible offsets that are compared by how many calls lie inside operators."""
 _FEW = 20
@@ -67,9 +69,15 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
     if first.origin_ns is None or second.origin_ns is None:
         return None
     shift = second.origin_ns - first.origin_ns
+    pairs = Pairs.of(first, second, shift)
+    return _by_calls(first, second, shift, pairs) or _by_pairs(pairs)
+
+
+def _by_calls(first: Trace, second: Trace, shift: int, pairs: Pairs) -> Offset | None:
+    """By the calls that operators surround, narrowed by the pairs that agree with them."""
     starts, ends, edges = _evidence(first, second, shift)
     if sum(map(len, starts)) < _FEW:
-        return _by_marks(first, second, shift)
+        return None
     gain, since = drift(starts, ends, edges, _widely)
     straight = Offset(0, 0, 0, 0, gain, since)
     edges = [(straight.moved(begin), straight.moved(end)) for begin, end in edges]
@@ -81,85 +89,27 @@ def clock_offset(first: Trace, second: Trace) -> Offset | None:
     found = _least_straddled(calls, edges, middle - _NEAR_NS, middle + _NEAR_NS)
     if found is None:
         return None
-    narrowed = (*found, 0) if gain else _bounded_by_pairs(first, second, shift, *found)
-    low, high, pairs = narrowed
-    return Offset(low, high, sum(map(len, starts)), pairs, gain, since)
+    low, high, agreeing = pairs.without(gain, since).narrowed(*found)
+    return Offset(low, high, sum(map(len, starts)), agreeing, gain, since)
+
+
+def _by_pairs(pairs: Pairs) -> Offset | None:
+    """By what the program wrote into both, where there is too little else to go by.
+
+    Clocks that drift are believed in where more pairs agree then.
+    """
+    best = None
+    for gain, since in ((0.0, 0), pairs.drift()):
+        near = pairs.without(gain, since).within(-REACH_NS, REACH_NS)
+        if len(near):
+            low, high, agreeing = near.most()
+            if best is None or agreeing > best.pairs:
+                best = Offset(low, high, 0, agreeing, gain, since)
+    return best if best is not None and 2 * best.pairs >= len(pairs) else None
 
 
 def _widely(calls: list[Spans], edges: list[Spans]) -> tuple[int, int] | None:
     return _least_straddled(calls, edges, -REACH_NS, REACH_NS)
-
-
-def _by_marks(first: Trace, second: Trace, shift: int) -> Offset | None:
-    """Bound the offset by marks alone: where no CUDA was used there are no calls to go by.
-
-    ``nvprobe launch --with-torch-trace`` writes each NVTX mark ``nvprobe clock <unix ns>`` inside a
-    scope of torch's profiler of that name, at both ends of the window: mark - end of the scope <=
-    offset <= mark - start of the scope.
-    """
-    marks = {
-        text: int(time)
-        for text, time in zip(first.texts(first.marks.name), first.marks.time, strict=True)
-        if text is not None and text.startswith(_CLOCK_MARK)
-    }
-    low, high, pairs = -REACH_NS, REACH_NS, 0
-    scopes = second.ranges.take(second.ranges.source == RangeSource.ANNOTATION)
-    texts = second.texts(scopes.name)
-    for row in (row for row, text in enumerate(texts) if text in marks):
-        mark = marks[str(texts[row])]
-        low = max(low, mark - int(scopes.end[row]) - shift)
-        high = min(high, mark - int(scopes.start[row]) - shift)
-        pairs += 1
-    return Offset(low, high, 0, pairs) if pairs and low <= high else None
-
-
-def thread_rows(first: Trace, second: Trace) -> Column:
-    """int32 row in ``first.threads`` of each thread of ``second``: same pid and tid; else -1."""
-    pids = {int(pid): row for row, pid in enumerate(first.processes.pid)}
-    known = {
-        (int(process), int(tid)): row
-        for row, (process, tid) in enumerate(
-            zip(first.threads.process, first.threads.tid, strict=True)
-        )
-    }
-    rows = [
-        known.get((pids.get(int(second.processes.pid[process]), -1), int(tid)), -1)
-        for process, tid in zip(second.threads.process, second.threads.tid, strict=True)
-    ]
-    return np.array(rows, np.int32)
-
-
-def named_pairs(first: Trace, second: Trace, threads: Column) -> tuple[Column, Column]:
-    """Rows of the ranges that both sources have: one name, one thread, as often; k-th to k-th.
-
-    ``threads`` maps threads of ``second`` to those of ``first``. Only what a program writes itself
-    (NVTX ranges, ``record_function``) is paired.
-    """
-    ours, theirs = first.ranges, second.ranges
-    rows = np.flatnonzero((theirs.source == RangeSource.ANNOTATION) & (threads[theirs.thread] >= 0))
-    code = {text: row for row, text in _names(first, ours)}
-    named = [(code.get(text, -1), row) for row, text in _names(second, theirs.take(rows))]
-    to_first = np.full(len(second.strings) + 1, -1, np.int64)
-    to_first[[row for _, row in named]] = [ours_row for ours_row, _ in named]
-    rows = rows[to_first[theirs.name[rows]] >= 0]
-    size = len(first.strings) + 1
-    key = threads[theirs.thread[rows]].astype(np.int64) * size + to_first[theirs.name[rows]]
-    own_key = ours.thread.astype(np.int64) * size + ours.name
-    mine = np.flatnonzero(np.isin(own_key, key))
-    order = (
-        rows[np.lexsort((theirs.start[rows], key))],
-        mine[np.lexsort((ours.start[mine], own_key[mine]))],
-    )
-    keys, counts = np.unique(key, return_counts=True)
-    own_keys, own_counts = np.unique(own_key[mine], return_counts=True)
-    same = keys[np.isin(keys, own_keys)][counts[np.isin(keys, own_keys)] == own_counts]
-    key_sorted, own_sorted = np.sort(key), np.sort(own_key[mine])
-    return order[1][np.isin(own_sorted, same)], order[0][np.isin(key_sorted, same)]
-
-
-def _names(trace: Trace, ranges: Ranges) -> list[tuple[int, str]]:
-    used = np.unique(ranges.name[ranges.name >= 0])
-    return list(zip(used.tolist(), map(str, trace.texts(used)), strict=True))
 
 
 def _evidence(
@@ -247,25 +197,3 @@ def _called_inside(calls: list[Spans], edges: list[Spans], run: tuple[int, int])
         begun = np.searchsorted(begins, time, side="right")
         inside += int((begun > np.searchsorted(finishes, time, side="right")).sum())
     return inside
-
-
-def _bounded_by_pairs(
-    first: Trace, second: Trace, shift: int, low: int, high: int
-) -> tuple[int, int, int]:
-    """Narrow the bounds by the named pairs, as far as these agree with them."""
-    mine, other = named_pairs(first, second, thread_rows(first, second))
-    if not len(mine):
-        return low, high, 0
-    starts = first.ranges.start[mine] - second.ranges.start[other] - shift
-    ends = first.ranges.end[mine] - second.ranges.end[other] - shift
-    # Where the first source's range is the longer one it contains the other: its start is below.
-    outer = ends - starts >= 0
-    lows, highs = np.where(outer, starts, ends), np.where(outer, ends, starts)
-    agrees = (lows <= high) & (highs >= low)
-    if not agrees.any():
-        return low, high, 0
-    return (
-        max(low, int(lows[agrees].max())) if lows[agrees].max() <= high else low,
-        min(high, int(highs[agrees].min())) if highs[agrees].min() >= low else high,
-        int(agrees.sum()),
-    )

@@ -44,12 +44,19 @@ def drift(
                 offset.append((found[0] + found[1]) / 2)
     if len(when) < _ENOUGH:
         return 0.0, first
-    x, y = np.array(when), np.array(offset)
+    return median_slope(np.array(when), np.array(offset)), first
+
+
+def median_slope(x: Column, y: Column) -> float:
+    """Slope of the line that some wrong points do not move, 0 where all are close together.
+
+    The median over all pairs of points some way apart (Theil and Sen).
+    """
     i, j = np.triu_indices(len(x), 1)
-    apart = np.abs(x[j] - x[i]) > LONG_NS / 10
+    apart = np.abs(x[j] - x[i]) > np.ptp(x) / 10
     if not apart.any():
-        return 0.0, first
-    return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])), first
+        return 0.0
+    return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart]))
 
 
 def _near(edge: Spans, when: Column) -> Spans:

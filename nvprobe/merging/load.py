@@ -15,10 +15,11 @@ from pathlib import Path
 from nvprobe.attribution import attribute
 from nvprobe.errors import InputError, UsageError
 from nvprobe.merging.alignment import align
-from nvprobe.merging.clock import Offset, clock_offset, thread_rows
+from nvprobe.merging.clock import Offset, clock_offset
 from nvprobe.merging.graph_nodes import NODES, with_nodes
 from nvprobe.merging.one_run import first_rank, not_of_one_run, of_one_run
 from nvprobe.merging.overlay import merged
+from nvprobe.merging.pairs import thread_rows
 from nvprobe.merging.sequence import Match, match_kernels
 from nvprobe.merging.several_traces import joined
 from nvprobe.readers import Format, sniff

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nvprobe.attribution.nesting import Nesting, nest
-from nvprobe.merging.clock import named_pairs
+from nvprobe.merging.pairs import named_pairs
 from nvprobe.merging.shared_operators import SharedOperators, shared_operators
 from nvprobe.trace import (
     NO_DEVICE,
