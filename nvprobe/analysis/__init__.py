@@ -21,6 +21,7 @@ from nvprobe.analysis.profiler_cost import profiler_cost
 from nvprobe.analysis.replay.prepared import replay_of
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes, range_shapes
+from nvprobe.analysis.step_parts import step_parts
 from nvprobe.analysis.steps import span_rows, step_spread, steps
 from nvprobe.analysis.verdict import Doubts, verdict
 from nvprobe.analysis.waiting.code_lines import OpLines, op_lines
@@ -80,6 +81,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
         profiler=profiler_cost(evidence, by),
+        step_parts=step_parts(attribution, step_rows, evidence.waits),
         places=evidence.waits.places,
     )
 

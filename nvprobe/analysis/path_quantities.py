@@ -77,7 +77,7 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     length = np.maximum(tree.end - ranges.start, 0)
     # A folded duplicate is its parent again: not an instance, but its own time is the parent's.
     instance = np.where(tree.folded, -1, tree.path)
-    own = innermost_time(attribution, ranges, length)
+    own = innermost_time(attribution)
     wall = sums(instance, length - _time_of_closures(attribution), size)
     return counts(instance, size), wall, sums(tree.path, own, size)
 
@@ -107,12 +107,13 @@ def _is_optimizer(attribution: Attribution, row: Column) -> Column:
     return np.asarray((name != NO_ROW) & attribution.open.trie.optimizers[name])
 
 
-def innermost_time(attribution: Attribution, ranges: Ranges, length: Column) -> Column:
+def innermost_time(attribution: Attribution) -> Column:
     """Per range: host time during which no range opened after it was open on its thread."""
-    tree = attribution.tree
+    ranges, tree = attribution.trace.ranges, attribution.tree
     child = tree.parent != NO_ROW
     if np.any(tree.end[child] > tree.end[tree.parent[child]]):
         return _innermost_of_crossing(attribution, ranges)
+    length = np.maximum(tree.end - ranges.start, 0)
     return length - sums(tree.parent, length, len(length))
 
 

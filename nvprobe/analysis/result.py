@@ -29,6 +29,7 @@ from nvprobe.analysis.model import (
     StepSpread,
 )
 from nvprobe.analysis.profiler_cost import ProfilerCost
+from nvprobe.analysis.step_parts import StepParts
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.ledger import Ledger
 from nvprobe.attribution.model import Attribution
@@ -76,5 +77,7 @@ class Analysis:
     """Arithmetic by path, where shapes are recorded."""
     profiler: ProfilerCost | None = None
     """A step without its profiler; None without steps."""
+    step_parts: StepParts | None = None
+    """Where the time of each step goes; None without steps."""
     places: CodePlaces | None = None
     """Where ranges begin in the program, where a sidecar has it."""

@@ -25,7 +25,7 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.names import STEP_WORDS
 from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
-__all__ = ["span_rows", "step_at", "step_spread", "steps"]
+__all__ = ["span_rows", "step_at", "step_or_next", "step_spread", "steps"]
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
@@ -220,6 +220,18 @@ def step_at(steps: Steps, process: Column, time: Column) -> Column:
     last = lanes.count_before(process, time, "right") - 1
     inside = (last >= lanes.first[process]) & (time < steps.end[last])
     out[inside] = last[inside]
+    return out
+
+
+def step_or_next(steps: Steps, process: Column, time: Column) -> Column:
+    """Row of the step of a process that is open at each instant or comes next, -1 for none."""
+    out = np.full(len(time), NO_ROW, np.int64)
+    if not len(steps):
+        return out
+    lanes = Instants(firsts(steps.process, process), steps.end)
+    row = lanes.count_before(process, time, "right")
+    coming = row < lanes.first[process + 1]
+    out[coming] = row[coming]
     return out
 
 

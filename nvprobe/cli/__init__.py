@@ -31,6 +31,10 @@ COMMANDS = {
         "nvprobe.cli.simulate",
         "Predict the step with changes, from a replay of the captured steps (docs/replay.md).",
     ),
+    "compare": (
+        "nvprobe.cli.compare",
+        "Say what differs between runs, why, and whether it is more than noise.",
+    ),
     "verify": (
         "nvprobe.cli.verify",
         "Say what was predicted for a finding, and what came of it in a run with the change.",
@@ -139,7 +143,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 1 error, 2 usage, 3 a gate failed, 130 interrupted."""
+    """Run the command line and exit: 0, 1 error, 2 usage, 3 or 4 a gate, 130 interrupted."""
     settings = Settings()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of an old locale: rather a ? than no report

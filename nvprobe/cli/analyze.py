@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,10 @@ from nvprobe.cli.files import spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.cli.view import keep_json, show, tree_view, view_options
+from nvprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from nvprobe.analysis.result import Analysis
 
 
 @click.command("analyze")
@@ -31,6 +35,11 @@ from nvprobe.cli.view import keep_json, show, tree_view, view_options
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
 @stacks_option
+@click.option(
+    "--budget",
+    is_flag=True,
+    help="Hold the run against [tool.nvprobe.budget]: exit 3 where it exceeds one.",
+)
 @click.option("--keep-export", is_flag=True, help="Put the SQLite export of a .nsys-rep beside it.")
 @click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
 @output_options
@@ -43,10 +52,11 @@ def command(
     index_rules: tuple[str, ...],
     memory_snapshot: str | None,
     python_stacks: bool | None,
+    budget: bool,
     keep_export: bool,
     also_json: Path | None,
     **options: Any,
-) -> None:
+) -> int:
     """Say where the GPU time of a capture goes, and why.
 
     INPUT is a report of nsys (.nsys-rep), an export of one (.sqlite, _pqtdir), a torch.profiler
@@ -71,3 +81,23 @@ def command(
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")
     if also_json is not None:  # asked for by `nvprobe launch`, in its own run folder
         keep_json(analysis, also_json)
+    return _held_against_budgets(settings, analysis) if budget else 0
+
+
+def _held_against_budgets(settings: Settings, analysis: Analysis) -> int:
+    """Say what came of the budgets, on stderr; the exit code."""
+    from nvprobe.cli.budgets import EXIT_CODES, budgets_of
+    from nvprobe.comparison.budget import check_budgets
+    from nvprobe.comparison.gate import gate
+    from nvprobe.report.cells import visible
+    from nvprobe.report.document import document
+
+    budgets = budgets_of()
+    if not budgets:
+        raise UsageError("--budget: pyproject.toml has no [tool.nvprobe.budget]")
+    found = gate(check_budgets([document(analysis)], budgets))
+    for check in found.checks:
+        if check.outcome != "pass" or settings.verbosity > 0:
+            click.echo(visible(f"nvprobe: {check.outcome}: {check.line}"), err=True)
+    settings.note(f"nvprobe: budgets: {found.outcome}")
+    return EXIT_CODES[found.outcome]

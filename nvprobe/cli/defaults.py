@@ -24,6 +24,7 @@ quiet verbose json depth kind hide filter sort rows kernels by
 process device thread domain range steps time step-name index python-stacks
 backend warmup delay duration annotate modules kernels-in-graphs graphs-whole gpu-metrics
 sync-lines no-sync-lines call-chains python-backtraces python-samples memory-usage os-calls
+budget fail-on-regression
 with-torch-trace export ranks accurate no-analyze nsys-timeout nsys-start-timeout
 """
 ALLOWED = frozenset(_SHOWN_OR_MEASURED.split())
@@ -38,6 +39,8 @@ _FOR_TESTS = "NVPROBE_SHARED NVPROBE_WRITE_SNAPSHOTS"
 OWN_VARIABLES = frozenset(f"{_DOCUMENTED} {_FROM_LAUNCH} {_FOR_TESTS}".split())
 """Variables that do not set an option."""
 
+BUDGET = "budget"
+"""The table ``[tool.nvprobe.budget]``: no options, but what ``compare`` and ``analyze`` check."""
 _ROOT_MARKS = (".git", ".hg", "pyproject.toml")
 
 
@@ -74,15 +77,9 @@ def default_map(
     file applied, or why one did not. Raises UsageError for a key that no command takes, or that
     only the command line may set.
     """
-    path = _project_file(Path.cwd())
-    text = "" if path is None else path.read_text("utf-8", errors="replace")
-    if path is None or "tool.nvprobe" not in text:  # most projects have none: do not parse theirs
+    shown, table = project_table(note)
+    if not table:
         return {}
-    shown = os.path.relpath(path)
-    if not _is_trusted(path):
-        note(f"{shown} is not read: it belongs to another user, or others may write to it")
-        return {}
-    table = _table(shown, text)
     name = str(command.name)
     _check(shown, table, {str(other.name): other for other in commands()})
     shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
@@ -92,6 +89,19 @@ def default_map(
     if used:
         note(f"settings from {shown}: {', '.join(used)}")
     return {str(known[flag].name): _value(known[flag], wanted[flag]) for flag in used}
+
+
+def project_table(note: Callable[[str], object]) -> tuple[str, dict[str, Any]]:
+    """(file, its ``[tool.nvprobe]``); empty where there is none, or none to be trusted."""
+    path = _project_file(Path.cwd())
+    text = "" if path is None else path.read_text("utf-8", errors="replace")
+    if path is None or "tool.nvprobe" not in text:  # most projects have none: do not parse theirs
+        return "", {}
+    shown = os.path.relpath(path)
+    if not _is_trusted(path):
+        note(f"{shown} is not read: it belongs to another user, or others may write to it")
+        return "", {}
+    return shown, _table(shown, text)
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
@@ -112,6 +122,8 @@ def _variable(command: str, flag: str) -> str:
 def _check(file: str, table: dict[str, Any], commands: dict[str, click.Command]) -> None:
     """UsageError for an unknown command, and for a key that may not stand where it does."""
     for name, given in table.items():
+        if name == BUDGET:
+            continue
         own = isinstance(given, dict)
         if own and name not in commands:
             raise UsageError(f"{file}: [tool.nvprobe.{name}] is not a command of nvprobe")

@@ -160,7 +160,7 @@ class _Rank:
         """(step, path, kind, ns) of host time outside of collectives, on the initiating thread."""
         ranges, tree = self.attribution.trace.ranges, self.attribution.tree
         leading = int(self.attribution.initiating[self.process])
-        own = innermost_time(self.attribution, ranges, np.maximum(tree.end - ranges.start, 0))
+        own = innermost_time(self.attribution)
         talks = self.attribution.paths.nearest(self.attribution.paths.kind == Kind.COLLECTIVE) >= 0
         here = (ranges.thread == leading) & (tree.path >= 0)
         rows = np.flatnonzero(here & ~talks[tree.path])

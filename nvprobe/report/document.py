@@ -6,13 +6,16 @@ added. docs/json.md and docs/analysis.schema.json are written from the structs b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import inspect
 
 from nvprobe.analysis.findings import model as findings
 from nvprobe.analysis.result import Analysis
+from nvprobe.errors import InputError
 from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
@@ -20,6 +23,7 @@ from nvprobe.report.memory import Memory
 from nvprobe.report.overlap import Collective, Overlap
 from nvprobe.report.paths import Ledger, Module, Operator, Range, SpanTotals, Step, StepSpread
 from nvprobe.report.schema import Row, is_, measured, ns, pair
+from nvprobe.report.step_parts import StepParts, step_parts
 from nvprobe.report.waits import Host, Idle, Sync
 from nvprobe.version import __version__
 
@@ -79,6 +83,7 @@ class Document(Row, frozen=True):
     operators: Annotated[list[Operator] | None, is_("PyTorch operators")]
     steps: Annotated[list[Step], is_("steps in the order of time")]
     step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
+    step_parts: Annotated[StepParts | None, is_("where the time of steps goes; null without")]
     syncs: Annotated[list[Sync] | None, is_("synchronizing calls by call site")]
     idle: Annotated[Idle, is_("why the GPU waits")]
     overlap: Annotated[Overlap | None, is_("what ran at the same time")]
@@ -114,6 +119,7 @@ def document(analysis: Analysis) -> Document:
         operators=paths.operators(analysis),
         steps=paths.steps(analysis),
         step_spread=paths.step_spread(analysis),
+        step_parts=step_parts(analysis),
         syncs=waits.syncs(analysis),
         idle=waits.idle(analysis),
         overlap=overlap.overlap(analysis),
@@ -146,6 +152,45 @@ def to_json(analysis: Analysis) -> str:
 def encode(found: Document) -> str:
     """A document as indented JSON text."""
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+
+
+def decode(data: bytes | str, name: str) -> Document:
+    """A document from its JSON; fields that its nvprobe did not know yet are null.
+
+    Raises InputError where it is of another schema or damaged.
+    """
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(data, type=Document)
+    try:
+        found = _with_nulls(inspect.type_info(Document), msgspec.json.decode(data))
+        return msgspec.convert(found, Document)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(
+            f"{name}: is no whole analysis of the schema {SCHEMA} ({error}); "
+            "analyze the capture again"
+        ) from error
+
+
+def _with_nulls(told: inspect.Type, value: Any) -> Any:
+    """A decoded value with null for every absent field of a struct."""
+    if isinstance(told, inspect.Metadata):
+        return _with_nulls(told.type, value)
+    if isinstance(told, inspect.UnionType):
+        some = [one for one in told.types if not isinstance(one, inspect.NoneType)]
+        return value if value is None or len(some) > 1 else _with_nulls(some[0], value)
+    if isinstance(told, inspect.ListType) and isinstance(value, list):
+        return [_with_nulls(told.item_type, one) for one in value]
+    if isinstance(told, inspect.DictType) and isinstance(value, dict):
+        return {key: _with_nulls(told.value_type, one) for key, one in value.items()}
+    if isinstance(told, inspect.StructType) and isinstance(value, dict):
+        return {
+            field.encode_name: _with_nulls(
+                inspect.type_info(field.type), value.get(field.encode_name)
+            )
+            for field in msgspec.structs.fields(told.cls)
+            if field.encode_name in value or field.required
+        }
+    return value
 
 
 def json_schema() -> dict[str, Any]:

@@ -22,8 +22,6 @@ CASES = CORPUS / "cases"
 
 WAITING = {
     "n25": "nvprobe redact",
-    "n31": "nvprobe compare",
-    "n31_noise": "nvprobe compare",
 }
 
 

@@ -263,6 +263,8 @@ class IdleTime(Table):
     """Row of ``Streams``: where the op ran that ended the gap."""
     step: Column = column("i4")
     """Row of the steps, -1 outside of all."""
+    next_step: Column = column("i4")
+    """Row of the step that is open or comes next, -1 after the last."""
     path: Column = column("i4")
     """Owner path of the launching thread at the time, -1 for none."""
     line: Column = column("i4")
@@ -290,7 +292,7 @@ def by(idle: IdleTime, *names: str) -> tuple[Column, ...]:
 
 
 def summed(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleTime:
-    """Sum the parts by place (stream, step, path, line, long) and cause."""
+    """Sum the parts by place (stream, step, next_step, path, line, long) and cause."""
     code = _codes(places)
     size = int(code.max(initial=-1)) + 1
     by_cause = np.zeros((size, len(Cause)), np.int64)
@@ -299,11 +301,12 @@ def summed(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]
         by_cause[:, cause] = sums(code[some], own[some], size)
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     row, why = np.nonzero(by_cause)
-    stream, step, path, line, long = (rows[first[row]] for rows in places)
+    stream, step, next_step, path, line, long = (rows[first[row]] for rows in places)
     return IdleTime(
         device=streams.device[stream],
         stream=stream,
         step=step,
+        next_step=next_step,
         path=path,
         line=line,
         long=long,
@@ -336,7 +339,7 @@ def joined(tables: list[IdleTime]) -> IdleTime:
             for column in zip(*(t.columns().values() for t in tables), strict=True)
         )
     )
-    code = _codes((whole.stream, whole.step, whole.path, whole.line, whole.long))
+    code = _codes((whole.stream, whole.step, whole.next_step, whole.path, whole.line, whole.long))
     size = int(code.max(initial=-1)) + 1
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     by_cause = np.zeros(size * len(Cause), np.int64)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.analysis.model import Steps
-from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.steps import step_at, step_or_next
 from nvprobe.analysis.timelines import Streams
 from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.code_lines import CodeLines, LineSamples, SampledTime, shared_out
@@ -241,14 +241,15 @@ def _places(
     parts: GapParts,
     lines: CodeLines | None,
 ) -> tuple[Column, ...]:
-    """(stream, step, path, line) row of each part."""
-    thread = gaps.thread[parts.gap]
+    """(stream, step, next step, path, line) row of each part."""
+    thread, process = gaps.thread[parts.gap], _processes(attribution, gaps)[parts.gap]
     line = np.full(len(thread), NO_ROW, np.int32)
     if lines is not None:
         line = lines.at(thread, parts.start)
     return (
         streams.of_op[gaps.op[parts.gap]],
-        step_at(steps, _processes(attribution, gaps)[parts.gap], parts.start),
+        step_at(steps, process, parts.start),
+        step_or_next(steps, process, parts.start),
         attribution.open.at(thread, parts.start),
         line,
     )

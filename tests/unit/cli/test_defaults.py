@@ -11,7 +11,18 @@ from nvprobe.cli import COMMANDS, cli, main
 from nvprobe.cli.defaults import ALLOWED, OWN_VARIABLES, options_of
 from nvprobe.readers import cache
 
-MAY_NOT = ["output", "force", "clear", "nsys-arg", "memory-snapshot", "also-json", "keep-export"]
+MAY_NOT = [
+    "output",
+    "force",
+    "clear",
+    "nsys-arg",
+    "memory-snapshot",
+    "also-json",
+    "keep-export",
+    "before",
+    "after",
+    "markdown",
+]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str, str]:
@@ -74,7 +85,17 @@ def test_no_variable_sets_what_only_the_command_line_may(capsys, project, monkey
 
 def test_each_option_is_either_allowed_or_acts_on_files_and_programs():
     """A new option must be put on one side by hand."""
-    acting = {*MAY_NOT, "to", "dry-run", "in-job", "measure", "raise-limits"}
+    acting = {
+        *MAY_NOT,
+        "before",
+        "after",
+        "markdown",
+        "to",
+        "dry-run",
+        "in-job",
+        "measure",
+        "raise-limits",
+    }
     acting |= {"remove-sync", "cuda-graph", "speed-up", "overlap", "drop", "finding"}  # a question
     known = {flag for command in cli.all_commands() for flag in options_of(command)}
     assert known <= ALLOWED | acting

@@ -1,0 +1,205 @@
+"""A comparison for a person at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nvprobe.analysis.verdict import duration
+from nvprobe.comparison.alignment import above
+from nvprobe.comparison.model import Comparison, Counter, PathChange, StepComparison, Time
+from nvprobe.comparison.verdict import change, share, what_in_words
+from nvprobe.report.console.format import path_cut, plain
+from nvprobe.report.console.tables import new_table
+
+_ROWS = 10
+"""Rows of each table; the JSON has all."""
+_WIDTH = 44
+_COLUMNS = ("Before", "After", "Change", "%", "95% bounds")
+_OUTCOMES = {"pass": "green", "fail": "bold red", "cannot tell": "yellow"}
+
+
+def sections(found: Comparison) -> Iterator[RenderableType]:
+    """Everything that there is something to say about."""
+    yield _heading(found)
+    if found.differences:
+        yield _differences(found)
+    for step in found.steps:
+        yield _times(step, found)
+        yield _explained(step)
+        if step.paths:
+            yield _paths(step)
+        yield _kernels(step)
+    if found.graphs:
+        yield _graphs(found)
+    if found.findings:
+        yield _findings(found)
+    if found.gate is not None:
+        yield _gate(found)
+
+
+def _heading(found: Comparison) -> Text:
+    out = Text()
+    for name, side in (("before", found.before), ("after", found.after)):
+        files = ", ".join(run.files[0] if run.files else "?" for run in side)
+        steps = sum(run.steps for run in side)
+        out.append_text(plain(f"{name}: {files} ({steps} steps)", "dim"))
+        out.append("\n")
+    out.append("\n")
+    out.append_text(plain(found.verdict, "bold"))
+    out.no_wrap = False
+    return out
+
+
+def _differences(found: Comparison) -> RenderableType:
+    table = new_table("Not the same", "Before", "After")
+    for one in found.differences:
+        style = "bold red" if one.decides else ""
+        table.add_row(plain(one.what, style), plain(one.before or "–"), plain(one.after or "–"))
+    return table
+
+
+def _row(table: Table, name: Text | str, time: Time) -> None:
+    bounds = "–"
+    if time.bounds_ns is not None:
+        bounds = f"{change(time.bounds_ns[0])} to {change(time.bounds_ns[1])}"
+    style = ("red" if time.change_ns > 0 else "green") if time.changed else ""
+    table.add_row(
+        name, duration(time.before_ns), duration(time.after_ns),
+        Text(change(time.change_ns), style), Text(share(time), style), bounds,
+    )  # fmt: skip
+
+
+def _times(step: StepComparison, found: Comparison) -> RenderableType:
+    batch = "" if step.batch is None else f"batch {step.batch}"
+    name = ", ".join(word for word in (step.path, step.phase, batch) if word)
+    table = new_table(f"A {step.unit or 'step'} ({name})" if name else "The capture", *_COLUMNS)
+    _row(table, "as profiled", step.step)
+    if step.unprofiled is not None:
+        _row(table, f"without the profiler ({step.unprofiled_source})", step.unprofiled)
+    for one in step.amounts:
+        _row(table, f"  {_amount_in_words(one.name)}", one)
+    for counter in (*step.counters, *found.counters):
+        if counter.before or counter.after:
+            values = _count(counter.before), _count(counter.after)
+            style = "bold" if counter.changed else "dim"
+            change_ = Text(_counted(counter), style)
+            table.add_row(Text(f"  {counter.name}", style), *values, change_, "", "")
+    return table if found.noise is None else Group(table, Text(_noise(found), "dim"))
+
+
+def _amount_in_words(name: str) -> str:
+    kind, colon, cause = name.partition(": ")
+    return f"  {what_in_words(cause)}" if colon and kind == "idle" else name
+
+
+def _noise(found: Comparison) -> str:
+    noise = found.noise
+    assert noise is not None
+    how = f"measured on {noise.runs} runs" if noise.measured else "assumed: one run a side"
+    return f"Noise floor {noise.share:.1%} of a step ({how}); bold and colors: beyond it"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def _counted(counter: Counter) -> str:
+    more = counter.after - counter.before
+    return f"{'+' if more > 0 else '-'}{_count(abs(more))}" if more else "0"
+
+
+def _explained(step: StepComparison) -> RenderableType:
+    """The parts, largest first, and the rest in one row: the column adds up."""
+    total = step.step.change_ns
+    table = new_table(f"The difference of {change(total)}, in parts", "What", "Before", "After",
+                      "Change")  # fmt: skip
+    shown = [part for part in step.parts[:_ROWS] if part.change_ns]
+    for part in shown:
+        style = ("red" if part.change_ns > 0 else "green") if part.changed else ""
+        table.add_row(path_cut(part.path or "(no range)", _WIDTH), what_in_words(part.what),
+                      duration(part.before_ns), duration(part.after_ns),
+                      Text(change(part.change_ns), style))  # fmt: skip
+    rest = step.parts[len(shown) :]
+    if rest:
+        table.add_row(f"{len(rest)} other parts", "", duration(sum(p.before_ns for p in rest)),
+                      duration(sum(p.after_ns for p in rest)),
+                      change(sum(p.change_ns for p in rest)))  # fmt: skip
+    if step.unprofiled is None:
+        return table
+    more = total - step.unprofiled.change_ns
+    return Group(table, Text(f"Of this {change(more)} is the profiler's cost "
+                             f"({step.unprofiled_source}).", "dim"))  # fmt: skip
+
+
+def _paths(step: StepComparison) -> RenderableType:
+    table = new_table("GPU time of", *_COLUMNS)
+    both = [one for one in step.paths if one.gpu is not None]
+    moved = [one for one in both if one.gpu is not None and one.gpu.changed] or both[:3]
+    for one in moved[:_ROWS]:
+        assert one.gpu is not None
+        _row(table, path_cut(_names(one), _WIDTH), one.gpu)
+    for one in _outermost(step.paths)[:_ROWS]:
+        time = duration(one.gpu_ns or 0)
+        only = ("–", time, "new") if one.before is None else (time, "–", "gone")
+        table.add_row(path_cut(one.before or one.after, _WIDTH), *only, "", "")
+    return table
+
+
+def _names(one: PathChange) -> str:
+    if one.status != "renamed":
+        return one.before or ""
+    last = (one.after or "").removeprefix(above(one.after or "")).lstrip("/")
+    return f"{one.before} → {last}"
+
+
+def _outermost(paths: Sequence[PathChange]) -> list[PathChange]:
+    """Paths that one side alone has, without those below one of them."""
+    alone = [one for one in paths if one.status in ("new", "gone")]
+    names = {(one.status, one.before or one.after) for one in alone}
+    return [one for one in alone
+            if (one.status, above(one.before or one.after or "")) not in names]  # fmt: skip
+
+
+def _kernels(step: StepComparison) -> RenderableType:
+    table = new_table(
+        "Kernels (GPU time of a step)", "Before", "After", "Change", "%", "95% bounds"
+    )
+    for one in step.kernels[:_ROWS]:
+        if one.change_ns:
+            _row(table, plain(one.name), one)
+    return table if table.row_count else Text("Kernels: the same by class and family")
+
+
+def _graphs(found: Comparison) -> RenderableType:
+    table = new_table("Compiled graph", "Before", "After", "Ops before", "Ops after")
+    for one in found.graphs[:_ROWS]:
+        times = ("–" if ns is None else duration(ns) for ns in one.gpu_ns)
+        ops = ("–" if count is None else _count(count) for count in one.ops)
+        table.add_row(plain(f"{one.id} {one.phase}"), *times, *ops)
+    return table
+
+
+def _findings(found: Comparison) -> RenderableType:
+    out = Text("Findings", "bold")
+    for one in found.findings:
+        title = one.after or one.before
+        word = {"same": "still", "gone": "gone", "new": "new"}[one.status]
+        style = {"same": "dim", "gone": "green", "new": "red"}[one.status]
+        out.append_text(Text(f"\n{word}: ", style) + plain(title))
+    return out
+
+
+def _gate(found: Comparison) -> RenderableType:
+    assert found.gate is not None
+    shown = [one for one in found.gate.checks if one.outcome != "pass"]
+    passed = len(found.gate.checks) - len(shown)
+    out = Text(f"Gate: {found.gate.outcome}", _OUTCOMES[found.gate.outcome])
+    for one in shown:
+        out.append_text(Text(f"\n{one.outcome}: ", _OUTCOMES[one.outcome]) + plain(one.line))
+    if passed:
+        out.append(f"\n{passed} check{'s' if passed != 1 else ''} passed", "green")
+    return out
