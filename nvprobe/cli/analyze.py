@@ -10,7 +10,7 @@ import click
 from nvprobe.cli.files import spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.settings import Settings, common_options, output_options
-from nvprobe.cli.view import keep_json, show, tree_view, view_options
+from nvprobe.cli.view import keep_json, keep_page, show, tree_view, view_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--keep-export", is_flag=True, help="Put the SQLite export of a .nsys-rep beside it.")
 @click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
+@click.option("--also-html", type=click.Path(path_type=Path), hidden=True)
 @output_options
 @common_options
 @click.pass_obj
@@ -55,6 +56,7 @@ def command(
     budget: bool,
     keep_export: bool,
     also_json: Path | None,
+    also_html: Path | None,
     **options: Any,
 ) -> int:
     """Say where the GPU time of a capture goes, and why.
@@ -79,8 +81,10 @@ def command(
         python_stacks=python_stacks,
     )
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")
-    if also_json is not None:  # asked for by `nvprobe launch`, in its own run folder
+    if also_json is not None:  # these two: asked for by `nvprobe launch`, in its own run folder
         keep_json(analysis, also_json)
+    if also_html is not None:
+        keep_page(settings, analysis, also_html)
     return _held_against_budgets(settings, analysis) if budget else 0
 
 

@@ -128,14 +128,33 @@ def keep_json(analysis: Analysis, path: Path) -> None:
     write_file(unasked, path, lambda partial: _write(partial, text))
 
 
+def keep_page(settings: Settings, analysis: Analysis, path: Path) -> None:
+    """Write the page of an analysis, over an earlier one; whatever goes wrong is but a note."""
+    from nvprobe.cli.files import in_words, write_file
+    from nvprobe.cli.settings import Settings
+    from nvprobe.report.page import render
+
+    unasked = Settings(verbosity=-1, force=True)
+    try:
+        text = render(analysis)
+        write_file(unasked, path, lambda partial: _write(partial, text))
+    except Exception as error:  # the analysis stands without its picture
+        settings.note(f"no {in_words(path.name)}: {type(error).__name__}: {in_words(str(error))}")
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
 
 
 def show(settings: Settings, analysis: Analysis, view: TreeView, next_command: str) -> None:
-    """Print the report or its JSON, or write it where ``--output`` says."""
+    """Print the report or its JSON, or write it where ``--output`` says: a page where .html."""
     from nvprobe.cli.files import deliver
 
+    if settings.output is not None and settings.output.suffix == ".html":
+        from nvprobe.report.page import render
+
+        deliver(settings, render(analysis), "open it in a browser; it works offline")
+        return
     if settings.as_json or (settings.output is not None and settings.output.suffix == ".json"):
         from nvprobe.report.document import to_json
 

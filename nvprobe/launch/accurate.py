@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nvprobe.errors import NvprobeError
 from nvprobe.launch import rundir
-from nvprobe.launch.finish import ANALYSIS, analyse_runs
+from nvprobe.launch.finish import ANALYSIS, PAGE, analyse_runs
 from nvprobe.launch.outcome import Outcome
 from nvprobe.launch.plan import Plan
 
@@ -32,7 +32,7 @@ def run_twice(plan: Plan, folder: Path, run: Callable[[Plan, Path], Outcome]) ->
         outcome.notes.append("no CUDA graph was launched: one run is accurate")
     if plan.options.analyze and outcome.captured:
         outcome.notes += analyse_runs([folder], folder, plan.options)
-        outcome.files += folder.glob(ANALYSIS)
+        outcome.files += [*folder.glob(ANALYSIS), *folder.glob(PAGE)]
     return outcome
 
 

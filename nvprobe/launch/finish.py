@@ -28,6 +28,8 @@ DOMAIN = "nvprobe"
 ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec", "rich")
 ANALYSIS = "analysis.json"
 """What the analysis of a run leaves in its folder, for scripts; nothing here reads it."""
+PAGE = "report.html"
+"""The same for people, in a browser."""
 
 
 def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
@@ -133,7 +135,7 @@ def _gpu_note(diagnostics: Sequence[str]) -> str:
 
 
 def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -> list[str]:
-    """Write ``analysis.json`` into each run folder; print the summary of the one ``shown``.
+    """Write `ANALYSIS` and `PAGE` into each run folder; print the summary of the one ``shown``.
 
     A process of its own for each: whatever an analysis does, the program's result stands. Gives
     notes on what could not be analyzed.
@@ -147,7 +149,7 @@ def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -
         ]
     notes: list[str] = []
     for folder in folders:
-        words = own_command("analyze", os.fspath(folder))
+        words = own_command("analyze", os.fspath(folder), "--also-html", os.fspath(folder / PAGE))
         words += (
             ["--also-json", os.fspath(folder / ANALYSIS)] if folder == shown else _silently(folder)
         )

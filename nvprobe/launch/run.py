@@ -20,7 +20,7 @@ from nvprobe.errors import NvprobeError, ToolError, UsageError, without_folders
 from nvprobe.launch import rundir
 from nvprobe.launch.accurate import run_twice, two_plans
 from nvprobe.launch.calibration import for_run
-from nvprobe.launch.finish import ANALYSIS, analyse_runs, check_capture, why_no_window
+from nvprobe.launch.finish import ANALYSIS, PAGE, analyse_runs, check_capture, why_no_window
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions
 from nvprobe.launch.outcome import Outcome
@@ -188,7 +188,7 @@ class _Run:
             alone = _speaks_for_the_job(self.place, self.options)
             shown = self.folder if alone else Path()
             outcome.notes += analyse_runs([self.folder], shown, self.options)
-            outcome.files += self.folder.glob(ANALYSIS)
+            outcome.files += [*self.folder.glob(ANALYSIS), *self.folder.glob(PAGE)]
         rundir.keep_private(self.folder)
         return outcome
 

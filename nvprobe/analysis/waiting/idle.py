@@ -44,7 +44,7 @@ from nvprobe.analysis.waiting.gaps import (
 from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause, HostCauses
 from nvprobe.attribution.intervals import Instants, expand, firsts, runs
 from nvprobe.attribution.model import Attribution
-from nvprobe.trace import NO_ROW, Column
+from nvprobe.trace import NO_ROW, Column, Table, column
 
 _BATCH = 1 << 18
 """Parts assigned together: it bounds the arrays alive at once."""
@@ -114,6 +114,49 @@ def idle_instants(
     _move_late(moment, delays, ns, np.zeros(len(waits), np.int64))
     cause = np.argmax(np.stack([ns[cause] for cause in Cause]), axis=0)
     return sample, attribution.open.at(gaps.thread[gap], moment.start), cause
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStretches(Table):
+    """Gaps cut into stretches of one cause each, by device and time: idle time to be drawn.
+
+    Their lengths per cause are those of :func:`idle_time`.
+    """
+
+    device: Column = column("i4")
+    """Row of the device, -1 where the source names none."""
+    start: Column = column("i8")
+    end: Column = column("i8")
+    cause: Column = column("i1")
+    """:class:`~nvprobe.analysis.waiting.host_causes.Cause`."""
+    op: Column = column("i8")
+    """Row of the op that ended the gap."""
+
+
+def idle_stretches(gaps: Gaps, waits: SyncCalls, work: HostCauses) -> IdleStretches:
+    """Cut every gap wherever its cause changes: at the calls and ranges that causes depend on."""
+    if not len(gaps):
+        return IdleStretches.empty()
+    delays = _delays(gaps, waits, work)
+    late = np.flatnonzero(delays.end > delays.start)
+    called = np.flatnonzero(gaps.queued > gaps.start)
+    cuts = [(called, gaps.queued[called]), (late, delays.start[late]), (late, delays.end[late])]
+    for _, level in work.levels:
+        lane = np.repeat(np.arange(len(level.first) - 1), np.diff(level.first))
+        time = np.concatenate((level.start, level.end))
+        cuts += borders(gaps, (gaps.thread,), np.tile(lane, 2), time)
+    parts = cut(gaps, cuts)
+    cause = np.zeros(len(parts.gap), np.int8)
+    for low in range(0, len(cause), _BATCH):
+        some = parts.rows(low, low + _BATCH)
+        ns = _causes(gaps, some, delays, work)
+        _move_late(some, delays, ns, np.zeros(len(waits), np.int64))
+        cause[low : low + _BATCH] = np.argmax(np.stack([ns[one] for one in Cause]), axis=0)
+    first = runs(parts.gap * len(Cause) + cause)
+    gap, last = parts.gap[first], np.append(first[1:], len(cause)) - 1
+    return IdleStretches(
+        gaps.device[gap], parts.start[first], parts.end[last], cause[first], gaps.op[gap]
+    )
 
 
 def long_gaps(gaps: Gaps, work: HostCauses) -> Column:

@@ -28,7 +28,9 @@ from nvprobe.analysis.waiting.gaps import Gaps, IdleTime, device_gaps
 from nvprobe.analysis.waiting.host_causes import HostCauses, Stretches, host_causes
 from nvprobe.analysis.waiting.host_time import HostTime, host_time, sampled_host_time
 from nvprobe.analysis.waiting.idle import (
+    IdleStretches,
     SampledIdle,
+    idle_stretches,
     idle_time,
     long_gaps,
     sampled_idle,
@@ -47,6 +49,9 @@ class Waits:
 
     streams: Streams
     gaps: Gaps
+    calls: SyncCalls
+    """The synchronizing calls, one by one."""
+    causes: HostCauses
     long: Column
     """Bool per gap: one long pause of the host (`IdleTime.long`)."""
     idle: IdleTime
@@ -80,6 +85,10 @@ class Waits:
     def exposed_comm_ns(self) -> int:
         """Communication with no compute beside it, summed over devices."""
         return int((self.exposed.end - self.exposed.start).sum())
+
+    def idle_stretches(self) -> IdleStretches:
+        """Idle time as stretches of one cause each."""
+        return idle_stretches(self.gaps, self.calls, self.causes)
 
     def sync_places(self) -> list[Line | None]:
         """Per synchronizing call site without a line: where the innermost range around it began."""
@@ -119,6 +128,8 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
     return Waits(
         streams=lanes,
         gaps=gaps,
+        calls=calls,
+        causes=host,
         long=long_gaps(gaps, host),
         idle=idle,
         syncs=syncs,

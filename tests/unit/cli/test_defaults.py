@@ -18,6 +18,7 @@ MAY_NOT = [
     "nsys-arg",
     "memory-snapshot",
     "also-json",
+    "also-html",
     "keep-export",
     "before",
     "after",

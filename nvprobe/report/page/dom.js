@@ -1,0 +1,106 @@
+// Elements are made here and nowhere else. Texts become text nodes, never markup.
+
+/** @typedef {Node | string | null | undefined | false} Child */
+
+/**
+ * @param {string} tag
+ * @param {Record<string, unknown>} [attributes] `on…` takes a listener; null and false leave one out
+ * @param {...Child} children
+ * @returns {HTMLElement}
+ */
+function element(tag, attributes = {}, ...children) {
+  return /** @type {HTMLElement} */ (filled(document.createElement(tag), attributes, children));
+}
+
+/**
+ * @param {string} tag
+ * @param {Record<string, unknown>} [attributes]
+ * @param {...Child} children
+ * @returns {SVGElement}
+ */
+function drawing(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  return /** @type {SVGElement} */ (filled(made, attributes, children));
+}
+
+/**
+ * @param {Element} made
+ * @param {Record<string, unknown>} attributes
+ * @param {Child[]} children
+ */
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.filter((child) => child instanceof Node || (typeof child === "string" && child)));
+  return made;
+}
+
+/** @param {string} id */
+function byId(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+/**
+ * A value of the document, and from which field it comes: every figure of the page is made here.
+ * @param {(string | number)[]} place keys from the document down
+ * @param {string} format
+ * @param {string} [className]
+ */
+function field(place, format, className) {
+  const value = at(place);
+  const made = element("span", { "data-field": pointer(place), "data-format": format, class: className });
+  made.textContent = formatted(value, format);
+  if (format === "ns" && typeof value === "number" && Math.abs(value) >= 1000) made.title = `${grouped(value)} ns`;
+  return made;
+}
+
+/**
+ * The value at a place of the document, undefined where something on the way is absent.
+ * @param {(string | number)[]} place
+ */
+function at(place) {
+  /** @type {any} */
+  let value = page.document;
+  for (const key of place) value = value?.[key];
+  return value;
+}
+
+/**
+ * The place as the complete document has it: lists that were cut know which rows they kept.
+ * @param {(string | number)[]} place
+ */
+function pointer(place) {
+  const names = [];
+  return place
+    .map((key) => {
+      if (typeof key !== "number") {
+        names.push(key);
+        return key.replaceAll("~", "~0").replaceAll("/", "~1");
+      }
+      return page.about.rows[names.join(".")]?.[key] ?? key;
+    })
+    .map((key) => `/${key}`)
+    .join("");
+}
+
+/**
+ * How many rows a list has, as the complete document has it.
+ * @param {string} name
+ * @param {number} size of the list here
+ */
+function rowsOf(name, size) {
+  return element("span", { "data-rows": name, class: "rows-of" }, grouped(size));
+}
+
+/**
+ * A button that looks like the text it holds.
+ * @param {Child} text
+ * @param {() => void} act
+ * @param {Record<string, unknown>} [attributes]
+ */
+function link(text, act, attributes = {}) {
+  return element("button", { type: "button", class: "link", onclick: act, ...attributes }, text);
+}

@@ -1,0 +1,534 @@
+// The timeline: its toolbar, and what the mouse and the keyboard do.
+
+const MOST_HEIGHT = 620;
+const SHORTEST = 20; // ns across the whole width
+
+const KEYS = [
+  ["+ −", "zoom in and out (or w s, or Ctrl and the wheel)"],
+  ["← →", "move left and right (or a d, or drag)"],
+  ["Tab , .", "next and previous slice of the row: . and ,"],
+  ["↑ ↓", "the row above and below"],
+  ["Enter", "select the slice; again: zoom to it"],
+  ["[ ]", "previous and next step"],
+  ["0", "all of the step; 9: all of the capture"],
+  ["Esc", "select nothing"],
+  ["/", "search"],
+];
+
+class Timeline {
+  constructor() {
+    const about = page.about.timeline;
+    const { bands, height } = layOut();
+    this.length = about.length_ns;
+    this.spans = page.document.steps.map(spanOf);
+    this.bands = bands;
+    this.height = height;
+    this.focus = -1;
+    this.hover = -1;
+    /** @type {Set<number> | null} */
+    this.marked = null;
+    this.build();
+    this.painter = new Painter(this.canvas, bands);
+    this.listen();
+    this.show(this.firstView());
+    state.listen((changed) => this.follow(changed));
+    this.mark();
+  }
+
+  build() {
+    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
+      tabindex: 0, role: "img", class: "timeline-canvas",
+      "aria-label": "Timeline. Arrow keys move, plus and minus zoom, comma and period go from slice to slice.",
+    }));
+    const frame = Math.min(this.height + AXIS, MOST_HEIGHT);
+    this.scroller = element("div", { class: "timeline-scroller" }, this.canvas,
+      element("div", { class: "timeline-space" }));
+    this.scroller.style.height = `${frame + 2}px`;
+    /** @type {HTMLElement} */ (this.scroller.lastChild).style.height = `${this.height + AXIS - frame}px`;
+    this.frameHeight = frame;
+    this.map = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "map", "aria-hidden": "true" }));
+    this.said = element("p", { class: "said", role: "status", "aria-live": "polite" });
+    this.element = element("div", { class: "timeline" }, this.toolbar(), this.map, this.scroller, this.said, this.legend());
+  }
+
+  toolbar() {
+    const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
+      element("button", { type: "button", class: "tool", "aria-label": label, title: label, onclick: act }, text);
+    this.chooser = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Step", id: "step",
+      onchange: () => this.chooseStep(Number(this.chooser.value)) },
+      element("option", { value: -1 }, "whole capture"),
+      ...page.document.steps.map((/** @type {any} */ step, /** @type {number} */ row) =>
+        element("option", { value: row }, `step ${step.index}${this.has(row) ? "" : " (not in detail)"}`))));
+    return element("div", { class: "toolbar", role: "toolbar", "aria-label": "Timeline" },
+      this.spans.length > 0 && button("‹", "Previous step", () => this.nextStep(-1)),
+      this.spans.length > 0 && this.chooser,
+      this.spans.length > 0 && button("›", "Next step", () => this.nextStep(1)),
+      button("−", "Zoom out", () => this.zoom(2)),
+      button("+", "Zoom in", () => this.zoom(0.5)),
+      button("Fit", "Show all of the step", () => this.fit()),
+      element("details", { class: "keys" }, element("summary", {}, "Keys"),
+        element("dl", {}, ...KEYS.flatMap(([key, text]) => [element("dt", {}, key), element("dd", {}, text)]))));
+  }
+
+  /** What the colors mean; only colors that occur. */
+  legend() {
+    const events = /** @type {Events} */ (page.events);
+    const { rows, tracks } = page.about.timeline;
+    /** @type {Record<string, Set<number>>} */
+    const used = {};
+    rows.forEach((/** @type {number[]} */ [track], /** @type {number} */ row) => {
+      const kind = tracks[track].kind;
+      used[kind] ??= new Set();
+      for (let slice = events.first[row]; slice < events.first[row + 1]; slice++) used[kind].add(events.color[slice]);
+    });
+    const titles = { ranges: "ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
+    return element("div", { class: "legends" }, ...Object.entries(titles).filter(([kind]) => used[kind]).map(([kind, title]) =>
+      element("div", { class: "legend" }, element("b", {}, title),
+        ...Object.keys(COLORS[kind]).filter((_, number) => used[kind].has(number))
+          .map((name) => legendEntry(words(name), COLORS[kind][name])))));
+  }
+
+  /** @param {number} row of the steps: whether its events are in the page */
+  has(row) {
+    const [start, end] = this.spans[row];
+    return page.about.timeline.windows.some((/** @type {number[]} */ one) => one[0] <= start && end <= one[1] + 1);
+  }
+
+  /** The view of the URL, else a step in the middle of the capture. */
+  firstView() {
+    if (state.get("to") !== undefined) return [state.number("from", 0), state.number("to", this.length)];
+    const step = state.number("step", this.typicalStep());
+    return this.viewOfStep(step);
+  }
+
+  /** The step of median length among those with events here; -1 without steps. */
+  typicalStep() {
+    const rows = this.spans.map((_, row) => row).filter((row) => this.has(row));
+    rows.sort((a, b) => page.document.steps[a].wall_ns - page.document.steps[b].wall_ns);
+    return rows.length ? rows[rows.length >> 1] : -1;
+  }
+
+  /** @param {number} step */
+  viewOfStep(step) {
+    const span = this.spans[step];
+    if (!span) return [0, this.length];
+    const margin = (span[1] - span[0]) * 0.01;
+    this.step = step;
+    return [span[0] - margin, span[1] + margin];
+  }
+
+  /** @param {number[]} view */
+  show([from, to]) {
+    const size = Math.min(Math.max(to - from, SHORTEST), this.length * 1.1 + SHORTEST);
+    from = Math.min(Math.max(from, -size * 0.5), this.length - size * 0.5);
+    [this.from, this.to] = [from, from + size];
+    const middle = from + size / 2;
+    const step = this.spans.findIndex(([start, end]) => start <= middle && middle < end);
+    this.step = size > this.length * 0.95 && this.spans.length > 1 ? -1 : step;
+    if (this.chooser) this.chooser.value = String(this.step);
+    this.redraw();
+    clearTimeout(this.saving);
+    this.saving = setTimeout(() => {
+      state.set({ from: Math.round(this.from), to: Math.round(this.to), step: this.step >= 0 ? this.step : null });
+    }, 120);
+  }
+
+  redraw() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      const width = this.scroller.clientWidth;
+      if (!width) return;
+      this.painter.draw({
+        width, height: this.frameHeight, scroll: this.scroller.scrollTop,
+        from: this.from, to: this.to, zero: this.spans[this.step]?.[0] ?? 0,
+        marked: this.marked, focus: this.focus, hover: this.hover,
+      });
+      this.drawMap(width);
+    });
+  }
+
+  /** The whole capture in a strip: how busy its streams are, its steps, and what is in view. */
+  drawMap(width) {
+    const scale = devicePixelRatio || 1;
+    const paint = /** @type {CanvasRenderingContext2D} */ (this.map.getContext("2d"));
+    const { bins, tracks, windows } = page.about.timeline;
+    const height = 26;
+    this.map.width = Math.round(width * scale);
+    this.map.height = Math.round(height * scale);
+    paint.setTransform(scale, 0, 0, scale, 0, 0);
+    const place = (/** @type {number} */ time) => (time / this.length) * width;
+    const streams = tracks.flatMap((/** @type {Track} */ one, /** @type {number} */ track) => (one.kind === "stream" ? [track] : []));
+    const { use } = /** @type {Events} */ (page.events);
+    for (let x = 0; x < width; x++) {
+      const bin = Math.floor((x / width) * bins);
+      const share = Math.max(0, ...streams.map((/** @type {number} */ track) => use[track * bins + bin])) / 255;
+      const start = (bin / bins) * this.length;
+      const held = windows.some((/** @type {number[]} */ one) => one[0] <= start && start < one[1]);
+      paint.fillStyle = held ? PALETTE.blue : this.painter.faint;
+      paint.globalAlpha = 0.6;
+      paint.fillRect(x, height - 4 - share * 18, 1, share * 18);
+    }
+    paint.globalAlpha = 1;
+    paint.fillStyle = this.painter.line;
+    for (const [start] of this.spans) paint.fillRect(place(start), 0, 1, height);
+    paint.strokeStyle = this.painter.accent;
+    paint.lineWidth = 2;
+    paint.strokeRect(place(this.from) + 1, 1, Math.max(place(this.to) - place(this.from) - 2, 3), height - 2);
+  }
+
+  /** @param {number} factor of the time in view @param {number} [around] ns that stay in place */
+  zoom(factor, around = (this.from + this.to) / 2) {
+    if ((this.to - this.from) * factor < SHORTEST) return;
+    this.show([around - (around - this.from) * factor, around + (this.to - around) * factor]);
+  }
+
+  /** @param {number} share of the time in view */
+  pan(share) {
+    const move = (this.to - this.from) * share;
+    this.show([this.from + move, this.to + move]);
+  }
+
+  fit() {
+    this.show(this.viewOfStep(this.step));
+  }
+
+  /** @param {number} step */
+  chooseStep(step) {
+    this.show(step < 0 ? [0, this.length] : this.viewOfStep(step));
+  }
+
+  /** @param {number} by */
+  nextStep(by) {
+    const next = this.step < 0 ? (by > 0 ? 0 : this.spans.length - 1) : this.step + by;
+    if (this.spans[next]) this.chooseStep(next);
+  }
+
+  listen() {
+    const { canvas } = this;
+    new ResizeObserver(() => this.redraw()).observe(this.scroller);
+    this.scroller.addEventListener("scroll", () => this.redraw());
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.grab(event));
+    canvas.addEventListener("pointermove", (event) => this.point(event));
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("dblclick", () => this.zoomTo(this.hover));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("blur", () => this.redraw());
+    this.map.addEventListener("pointerdown", (event) => this.grabMap(event));
+  }
+
+  /** @param {WheelEvent} event */
+  wheel(event) {
+    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
+    if (!sideways && !event.ctrlKey && !event.metaKey) return; // the page scrolls
+    event.preventDefault();
+    if (sideways) this.pan((event.deltaX || event.deltaY) / 800);
+    else this.zoom(Math.exp(event.deltaY * 0.004), this.timeAt(event.offsetX));
+  }
+
+  /** @param {number} x */
+  timeAt(x) {
+    return this.from + (x - MARGIN) * ((this.to - this.from) / (this.scroller.clientWidth - MARGIN));
+  }
+
+  /** @param {PointerEvent} event */
+  grab(event) {
+    const { canvas } = this;
+    const [x, view] = [event.clientX, [this.from, this.to]];
+    const pixel = (this.to - this.from) / (this.scroller.clientWidth - MARGIN);
+    let moved = false;
+    const move = (/** @type {PointerEvent} */ now) => {
+      if (Math.abs(now.clientX - x) > 3) moved = true;
+      if (moved) this.show(view.map((time) => time - (now.clientX - x) * pixel));
+    };
+    const drop = () => {
+      canvas.removeEventListener("pointermove", move);
+      canvas.removeEventListener("pointerup", drop);
+      if (moved) return;
+      this.focus = this.hover;
+      state.set({ select: this.hover >= 0 ? `slice:${this.hover}` : null });
+    };
+    canvas.setPointerCapture(event.pointerId);
+    canvas.addEventListener("pointermove", move);
+    canvas.addEventListener("pointerup", drop);
+  }
+
+  /** @param {PointerEvent} event */
+  grabMap(event) {
+    const move = (/** @type {MouseEvent} */ now) => {
+      const middle = (now.offsetX / this.scroller.clientWidth) * this.length;
+      const size = this.to - this.from;
+      this.show([middle - size / 2, middle + size / 2]);
+    };
+    move(event);
+    this.map.setPointerCapture(event.pointerId);
+    this.map.addEventListener("pointermove", move);
+    this.map.addEventListener("pointerup", () => this.map.removeEventListener("pointermove", move), { once: true });
+  }
+
+  /** @param {PointerEvent} event */
+  point(event) {
+    this.hover = this.sliceUnder(event.offsetX, event.offsetY);
+    this.canvas.style.cursor = this.hover >= 0 ? "pointer" : "grab";
+    if (this.hover >= 0) showTip(sliceSummary(this.hover), event);
+    else hideTip();
+    this.redraw();
+  }
+
+  leave() {
+    this.hover = -1;
+    hideTip();
+    this.redraw();
+  }
+
+  /** @param {number} x @param {number} y */
+  sliceUnder(x, y) {
+    const inside = y - AXIS + this.scroller.scrollTop;
+    const band = this.bands.find((one) => one.row >= 0 && one.top <= inside && inside < one.top + one.height);
+    if (!band || x < MARGIN || y < AXIS) return -1;
+    const pixel = (this.to - this.from) / (this.scroller.clientWidth - MARGIN);
+    return sliceAt(/** @type {Events} */ (page.events), band.row, this.timeAt(x), 2 * pixel);
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, () => void>} */
+    const acts = {
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5),
+      "-": () => this.zoom(2), s: () => this.zoom(2),
+      ArrowLeft: () => this.pan(-0.15), a: () => this.pan(-0.15),
+      ArrowRight: () => this.pan(0.15), d: () => this.pan(0.15),
+      ArrowUp: () => this.moveRow(-1), ArrowDown: () => this.moveRow(1),
+      ".": () => this.moveSlice(1), ",": () => this.moveSlice(-1),
+      "[": () => this.nextStep(-1), "]": () => this.nextStep(1),
+      0: () => this.fit(), 9: () => this.chooseStep(-1), Home: () => this.fit(),
+      Enter: () => this.enter(),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  /** Select the focused slice; if it is selected already, zoom to it. */
+  enter() {
+    if (this.focus < 0) return;
+    if (state.get("select") === `slice:${this.focus}`) this.zoomTo(this.focus);
+    else state.set({ select: `slice:${this.focus}` });
+  }
+
+  /** @param {number} by rows down */
+  moveRow(by) {
+    const { first, start, end } = /** @type {Events} */ (page.events);
+    const middle = (this.from + this.to) / 2;
+    const time = this.focus >= 0 ? (Math.max(start[this.focus], this.from) + Math.min(end[this.focus], this.to)) / 2 : middle;
+    let row = this.focus >= 0 ? rowOf(this.focus) + by : 0;
+    for (; row >= 0 && row + 1 < first.length; row += by) {
+      const slice = sliceAt(/** @type {Events} */ (page.events), row, time, (this.to - this.from) / 2);
+      if (slice >= 0) return this.setFocus(slice);
+    }
+  }
+
+  /** @param {number} by */
+  moveSlice(by) {
+    if (this.focus < 0) return this.moveRow(1);
+    const next = this.focus + by;
+    const { start } = /** @type {Events} */ (page.events);
+    if (next < 0 || next >= start.length || rowOf(next) !== rowOf(this.focus)) return;
+    this.setFocus(next);
+  }
+
+  /** @param {number} slice */
+  setFocus(slice) {
+    const { start, end } = /** @type {Events} */ (page.events);
+    this.focus = slice;
+    this.said.replaceChildren(...sliceSummary(slice));
+    const size = this.to - this.from;
+    if (end[slice] < this.from || start[slice] > this.to) this.show([start[slice] - size / 2, start[slice] + size / 2]);
+    this.reveal(slice);
+    this.redraw();
+  }
+
+  /** Scroll so that the slice's row is in view. */
+  reveal(slice) {
+    const band = this.painter.bandOfRow[rowOf(slice)];
+    if (!band) return;
+    const { scrollTop } = this.scroller;
+    const inside = this.frameHeight - AXIS;
+    if (band.top < scrollTop) this.scroller.scrollTop = band.top - 30;
+    else if (band.top + band.height > scrollTop + inside) this.scroller.scrollTop = band.top + band.height - inside + 10;
+  }
+
+  /** @param {number} slice */
+  zoomTo(slice) {
+    if (slice < 0) return;
+    const { start, end } = /** @type {Events} */ (page.events);
+    const margin = Math.max((end[slice] - start[slice]) * 0.15, 200);
+    this.show([start[slice] - margin, end[slice] + margin]);
+    this.reveal(slice);
+  }
+
+  /** Show the first marked slice, if none of them is in view. */
+  showMarked() {
+    const { start, end } = /** @type {Events} */ (page.events);
+    const all = [...(this.marked ?? [])];
+    if (!all.length) return;
+    if (!all.some((slice) => start[slice] < this.to && end[slice] > this.from)) {
+      const first = all.reduce((a, b) => (start[a] <= start[b] ? a : b));
+      this.setFocus(first);
+    }
+  }
+
+  /** @param {Set<string>} changed */
+  follow(changed) {
+    if (changed.has("theme")) {
+      this.painter.readTheme();
+      this.redraw();
+    }
+    if (changed.has("select")) this.mark();
+    const [from, to] = [state.number("from", this.from), state.number("to", this.to)];
+    const ours = Math.abs(from - this.from) < 2 && Math.abs(to - this.to) < 2;
+    if ((changed.has("from") || changed.has("to")) && !ours) this.show([from, to]);
+  }
+
+  mark() {
+    this.marked = markedSlices();
+    this.redraw();
+  }
+}
+
+/**
+ * Which slices the selection is about; null where nothing is selected.
+ * @returns {Set<number> | null}
+ */
+function markedSlices() {
+  const { kind, id, row } = state.selected;
+  const events = page.events;
+  if (!events || !kind) return null;
+  if (kind === "slice") return row < events.start.length ? related(row) : null;
+  if (kind === "path") {
+    const below = pathsBelow(row);
+    return slicesWhere((slice) => below[events.path[slice]] === 1);
+  }
+  if (kind === "kernel") return withCalls(slicesWhere((slice) => events.kernel[slice] === row));
+  if (kind === "cause") {
+    const number = Object.keys(CAUSES).indexOf(id);
+    return slicesWhere((slice) => events.color[slice] === number && trackOf(slice).kind === "idle");
+  }
+  return null;
+}
+
+/** @param {(slice: number) => boolean} wanted */
+function slicesWhere(wanted) {
+  const found = new Set();
+  const { start } = /** @type {Events} */ (page.events);
+  for (let slice = 0; slice < start.length; slice++) if (wanted(slice)) found.add(slice);
+  return found;
+}
+
+/** @param {number} slice @returns {Track} */
+function trackOf(slice) {
+  const about = page.about.timeline;
+  return about.tracks[about.rows[rowOf(slice)][0]];
+}
+
+/** @param {Set<number>} ops their calls stand out with them */
+function withCalls(ops) {
+  const { call } = /** @type {Events} */ (page.events);
+  return new Set([...ops, ...[...ops].map((slice) => call[slice]).filter((one) => one >= 0)]);
+}
+
+/**
+ * A range with the calls and ops that belong to it; an op with its call and ranges; a call with its ops.
+ * @param {number} slice
+ */
+function related(slice) {
+  const events = /** @type {Events} */ (page.events);
+  const track = trackOf(slice);
+  const found = new Set([slice]);
+  if (track.kind === "stream") {
+    if (events.call[slice] >= 0) found.add(events.call[slice]);
+    const time = events.call[slice] >= 0 ? events.start[events.call[slice]] : events.start[slice];
+    const host = events.call[slice] >= 0 ? trackOf(events.call[slice]) : null;
+    if (host) for (const one of openRanges(host, time)) found.add(one);
+  }
+  if (track.kind === "calls") for (const one of slicesWhere((op) => events.call[op] === slice)) found.add(one);
+  if (track.kind === "ranges") for (const one of launchedIn(slice, track)) found.add(one);
+  return found;
+}
+
+/**
+ * The ops whose calls begin in a range on its thread; on the thread that runs the steps, those of
+ * the autograd threads count, too.
+ * @param {number} range
+ * @param {Track} track
+ */
+function launchedIn(range, track) {
+  const { start, end, call } = /** @type {Events} */ (page.events);
+  const tracks = page.about.timeline.tracks;
+  const ours = (/** @type {Track} */ one) => one.process === track.process
+    && (one.number === track.number || (track.role === "initiating" && one.role === "autograd"));
+  const wanted = tracks.map(ours);
+  const rows = page.about.timeline.rows;
+  return withCalls(slicesWhere((slice) => {
+    const by = call[slice];
+    return by >= 0 && start[by] >= start[range] && start[by] < end[range] && wanted[rows[rowOf(by)][0]];
+  }));
+}
+
+/**
+ * The ranges open on a thread at a time.
+ * @param {Track} host a track of the thread
+ * @param {number} time
+ */
+function openRanges(host, time) {
+  const { rows, tracks } = page.about.timeline;
+  /** @type {number[]} */
+  const found = [];
+  rows.forEach((/** @type {number[]} */ [track], /** @type {number} */ row) => {
+    const one = tracks[track];
+    if (one.kind !== "ranges" || one.process !== host.process || one.number !== host.number) return;
+    const slice = sliceAt(/** @type {Events} */ (page.events), row, time, 0);
+    if (slice >= 0) found.push(slice);
+  });
+  return found;
+}
+
+/**
+ * What a slice is, in a few words. Times of single events are those of the event tables.
+ * @param {number} slice
+ */
+function sliceSummary(slice) {
+  const { start, end, path } = /** @type {Events} */ (page.events);
+  const track = trackOf(slice);
+  const what = { ranges: "range", calls: "CUDA call", stream: "GPU", idle: "GPU idle" }[track.kind];
+  const place = track.kind === "stream" ? track.title : track.kind === "idle" ? "" : `thread ${track.number}`;
+  return [
+    element("b", {}, shortened(words(sliceName(slice)), 120)),
+    element("span", { class: "event" }, ` ${formatted(end[slice] - start[slice], "ns")} · ${what} ${place}`),
+    path[slice] >= 0 && track.kind !== "ranges"
+      ? element("span", { class: "where" }, shortened(formatted(page.document.ranges[path[slice]].path, "text"), 140)) : "",
+  ];
+}
+
+/** @param {string} name @param {string} color */
+function legendEntry(name, color) {
+  const box = element("i", { "aria-hidden": "true" });
+  box.style.background = color;
+  return element("span", { class: "key" }, box, name);
+}
+
+/** @param {(Node | string)[]} content @param {MouseEvent} event */
+function showTip(content, event) {
+  const tip = byId("tip");
+  tip.replaceChildren(...content);
+  tip.hidden = false;
+  tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 12))}px`;
+  const below = event.clientY + 18;
+  tip.style.top = `${below + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 12 : below}px`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}
