@@ -12,6 +12,7 @@ def _leave_only_libraries_on_the_path() -> None:
         del sys.path[:1]
     root = os.path.dirname(here)  # noqa: PTH120
     sys.path.insert(0, root)
+    import nvprobe  # noqa: F401 - this one, whatever else is installed
 
     del sys.path[0]
     if root not in sys.path:

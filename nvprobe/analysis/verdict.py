@@ -28,9 +28,9 @@ class Doubts:
 def duration(ns: int) -> str:
     """A duration with three significant digits: ``17.8 ms``."""
     for unit, size in _UNITS:
-        if abs(ns) >= size:
-            value = ns / size
-            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+        value = ns / size
+        if abs(value) >= 0.9995:  # what rounds to 1,000 of a unit is 1 of the next
+            digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
             return f"{value:,.{digits}f} {unit}"
     return f"{ns} ns"
 

@@ -20,7 +20,7 @@ import click
 from nvprobe.errors import UsageError
 
 _SHOWN_OR_MEASURED = """
-quiet verbose json depth kind hide filter sort rows kernels by
+quiet verbose json show all top unfold depth kind hide filter sort by
 process device thread domain range steps time step-name index python-stacks
 backend warmup delay duration annotate modules kernels-in-graphs graphs-whole gpu-metrics
 sync-lines no-sync-lines call-chains python-backtraces python-samples memory-usage os-calls

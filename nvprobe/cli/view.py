@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.cli.settings import Settings
-    from nvprobe.report.console import TreeView
+    from nvprobe.report.console import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,9 +22,39 @@ SORTS = (
     *("gpu", "self", "busy", "span", "wall", "self-wall", "idle", "sync", "calls", "ops"),
     "order",
 )
+SECTIONS = (
+    *("findings", "ranges", "idle", "waits", "host", "modules", "kernels", "operators"),
+    *("copies", "overlap", "steps", "graphs", "memory", "missing"),
+)
 BREAKDOWNS = ("cause", "path", "line", "stream", "step")
 
+
+class Sections(click.ParamType):  # type: ignore[type-arg]
+    """Names of sections with commas between them."""
+
+    name = "sections"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        """The names, each once."""
+        if isinstance(value, tuple):
+            return value
+        given = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+        for name in given:
+            if name not in SECTIONS:
+                near = difflib.get_close_matches(name, SECTIONS, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SECTIONS)}"
+                self.fail(f"{name!r} is not a section; {hint}", param, ctx)
+        return given
+
+
 _OPTIONS = (
+    click.option(
+        "--show",
+        type=Sections(),
+        metavar="SECTION,...",
+        help=f"Sections instead of the first screen: {', '.join(SECTIONS)}.",
+    ),
+    click.option("--all", "show", flag_value=SECTIONS, type=Sections(), help="Every section."),
     click.option("--depth", type=click.IntRange(1), help="Levels of the range tree."),
     click.option(
         "--kind",
@@ -55,19 +86,12 @@ _OPTIONS = (
         help="Order of ranges; the greatest are kept.",
     ),
     click.option(
-        "--rows",
+        "--top",
         type=click.IntRange(1),
-        default=40,
-        show_default=True,
-        help="Lines of the range tree.",
+        metavar="N",
+        help="Rows of each table.  [default: 5 on the first screen, 40 ranges, 10 of others]",
     ),
-    click.option(
-        "--kernels",
-        type=click.IntRange(0),
-        default=10,
-        show_default=True,
-        help="Lines each of the tables of kernels, modules and operators.",
-    ),
+    click.option("--unfold", is_flag=True, help="Layers that are alike each in a row of its own."),
     click.option(
         "--by",
         type=click.Choice(BREAKDOWNS),
@@ -92,28 +116,30 @@ def tree_view(
     hidden: tuple[str, ...],
     pattern: str | None,
     sort: str,
-    rows: int,
-    kernels: int,
+    top: int | None,
+    unfold: bool,
     by: str,
-) -> TreeView:
+    show: tuple[str, ...] | None,
+) -> View:
     """The view that the options ask for. Raises BadParameter for a filter that is not a regex."""
     from nvprobe.attribution.model import Kind
-    from nvprobe.report.console import TreeView
+    from nvprobe.report.console import View
 
     try:
         compiled = re.compile(pattern) if pattern is not None else None
     except re.error as error:
         message = f"not a regular expression: {error}"
         raise click.BadParameter(message, param_hint="--filter") from error
-    return TreeView(
+    return View(
         depth=depth,
         kinds=frozenset(Kind[kind.upper()] for kind in kinds),
         hidden=frozenset(Kind[kind.upper()] for kind in hidden if kind != "none"),
         pattern=compiled,
         sort=sort,
-        rows=rows,
-        kernels=kernels,
+        top=top,
+        unfold=unfold,
         by=by,
+        show=show or (),
     )
 
 
@@ -146,7 +172,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
 
 
-def show(settings: Settings, analysis: Analysis, view: TreeView, next_command: str) -> None:
+def show(settings: Settings, analysis: Analysis, view: View, next_command: str) -> None:
     """Print the report or its JSON, or write it where ``--output`` says: a page where .html."""
     from nvprobe.cli.files import deliver
 

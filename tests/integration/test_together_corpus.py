@@ -20,7 +20,7 @@ from nvprobe.merging.clock import clock_offset
 from nvprobe.merging.load import load
 from nvprobe.merging.sequence import match_kernels
 from nvprobe.readers import load as load_one
-from nvprobe.report.console.sections import title
+from nvprobe.report.console.overview import title
 from nvprobe.trace import RangeSource, Trace
 from tests.conftest import CORPUS
 

@@ -15,31 +15,42 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import ROLE_WORDS, path_cut, percent, plain, size, time
-from nvprobe.report.console.view import TreeView
-
-__all__ = ["findings", "memory_peak", "memory_use"]
+from nvprobe.report.console.format import ROLE_WORDS, percent, plain, size, span, time
+from nvprobe.report.console.names import cut
+from nvprobe.report.console.tables import more
+from nvprobe.report.console.view import View
 
 _STYLES = {"high": "bold red", "medium": "bold yellow", "low": "bold", "info": "bold dim"}
 _HOLDERS = 8
+_FIRST = 5
+"""Findings on the first screen."""
 _ADVICE = 2
 """Lines of advice shown; all are in the JSON."""
 
 
-def findings(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def findings(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Each finding with its estimate and what to try."""
+    return _listed(analysis, None, _ADVICE)
+
+
+def first_findings(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """Those that matter most: what, where, what it saves, what to try first."""
+    return _listed(analysis, _FIRST, 1)
+
+
+def _listed(analysis: Analysis, most: int | None, advice: int) -> RenderableType | None:
     found = analysis.findings
     if not found:
         return None
     window = int(analysis.devices.window_ns.sum())
     window = max(window, *(one.saves_ns[1] for one in found))
-    return Group(
-        Text("Findings", "bold"),
-        *(_one(number, one, window, analysis.profiler) for number, one in enumerate(found, 1)),
-    )
+    shown = enumerate(found[:most], 1)
+    parts = [_one(number, one, window, analysis.profiler, advice) for number, one in shown]
+    left = 0 if most is None else len(found) - most
+    return Group(Text("Findings", "bold"), *parts, *more(left, "finding", "--show findings"))
 
 
-def memory_use(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def memory_use(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Peak of each GPU, growth and driver calls a step, and who says so."""
     heads = [*_peaks_of_events(analysis), *_peaks_counted(analysis)]
     return Group(*(Text.assemble(("Memory", "bold"), head) for head in heads)) if heads else None
@@ -54,7 +65,7 @@ def _peaks_of_events(analysis: Analysis) -> list[str]:
         path = int(table.peak_path[row])
         more = "" if use.from_zero else " more than before the window,"
         source = "the driver's" if use.of_driver else "torch's"
-        where = f" in {path_cut(paths.text(path), 60).plain}" if path >= 0 else ""
+        where = f" in {plain(cut(paths.shown(path), 60))}" if path >= 0 else ""
         out.append(
             f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))}{more}"
             f"{_of(table.capacity_bytes[row])}{where}"
@@ -97,7 +108,7 @@ def _grows(growth: int, over: str) -> str:
     return f", {'+' if growth > 0 else '-'}{size(abs(growth))} {over}"
 
 
-def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def memory_peak(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Who held memory at the peak of a snapshot; what is passing there can be checkpointed."""
     snapshot = analysis.snapshot
     if snapshot is None:
@@ -109,7 +120,7 @@ def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableTyp
         holders = peak.holders
         for row in range(min(_HOLDERS, len(holders))):
             where = snapshot.lines[int(holders.line[row])] or "origin not recorded"
-            text = f"{size(int(holders.bytes[row]))}  {plain(where).plain}"
+            text = f"{size(int(holders.bytes[row]))}  {plain(where)}"
             passing = int(holders.passing_bytes[row])
             if passing * 2 > int(holders.bytes[row]):
                 text += "  (passing: activation checkpointing would free it)"
@@ -118,24 +129,25 @@ def memory_peak(analysis: Analysis, view: TreeView, width: int) -> RenderableTyp
 
 
 def _one(
-    number: int, finding: Finding, window: int, profiler: ProfilerCost | None
+    number: int, finding: Finding, window: int, profiler: ProfilerCost | None, advice: int
 ) -> RenderableType:
-    title = Text(plain(finding.title).plain, _STYLES[finding.severity])
-    lines: list[RenderableType] = [title]
+    title = Text(plain(finding.title), _STYLES[finding.severity])
     if where := _where(finding):
-        lines.append(Text(where))
+        title.append(f", {where}", "not bold")
+    lines: list[RenderableType] = [title]
     if finding.step_saving is not None:
-        lines.append(Text(f"saves {_of_step(finding.step_saving)}"))
+        known = advice > 1  # the first screen says so beside its steps
+        lines.append(Text(f"saves {_of_step(finding.step_saving, known=known)}"))
     elif finding.saves_ns[1]:
         lines.append(Text(f"saves {_saving(finding.saves_ns, window, profiler)}"))
-    lines += [_hanging("→", Text(plain(advice).plain)) for advice in finding.advice[:_ADVICE]]
+    lines += [_hanging("→", Text(plain(text))) for text in finding.advice[:advice]]
     return _hanging(f"{number}.", Group(*lines))
 
 
 def _where(finding: Finding) -> str:
     """Its lines in words; those that the title names already are left out."""
     words = [
-        f"{_word(finding, role)} {plain(source).plain}"
+        f"{_word(finding, role)} {plain(source)}"
         for source, role in zip(finding.sources, finding.roles, strict=True)
         if not _names(finding.title, source)
     ]
@@ -153,7 +165,7 @@ def _word(finding: Finding, role: str) -> str:
     word = ROLE_WORDS.get(role, "near")
     if role != "called" or function in (None, "torch.compile"):
         return word
-    names = [plain(one.rpartition(".")[2]).plain for one in str(function).split(", ")]
+    names = [plain(one.rpartition(".")[2]) for one in str(function).split(", ")]
     return f"{' and '.join(names)} {word}"
 
 
@@ -164,16 +176,17 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
     return grid
 
 
-def _of_step(saving: StepSaving) -> str:
-    """Per cent of the step first, then milliseconds of the unprofiled one and how it is known."""
+def _of_step(saving: StepSaving, *, known: bool) -> str:
+    """Per cent of the step first, then milliseconds of the unprofiled one, and how it is known."""
     low, high, step = saving.low, saving.high, saving.step_ns
     after = f"{saving.after_previous:.0f}% after those above"
     if round(saving.mid) == 0:
         return f"hardly anything by itself, {after}"
-    share = _span(f"{low:.0f}", f"{high:.0f}%", round(low))
-    ns = _span(time(round(step * low / 100)), time(round(step * high / 100)), round(low))
-    known = "measured" if saving.calibration == "measured" else "estimated"
-    text = f"{share} of a step (about {saving.mid:.0f}%): {ns} of {time(step)} unprofiled ({known})"
+    share = f"{low:.0f} to {high:.0f}%" if round(low) else f"up to {high:.0f}%"
+    ns = _times(round(step * low / 100) if round(low) else 0, round(step * high / 100))
+    text = f"about {saving.mid:.0f}% of a step ({share}): {ns} of {time(step)} unprofiled"
+    if known:
+        text += " (measured)" if saving.calibration == "measured" else " (estimated)"
     if saving.instead_of is not None:
         return f"{text}; another way for {saving.instead_of}"
     return text if abs(saving.after_previous - saving.mid) < 1 else f"{text}; {after}"
@@ -187,15 +200,15 @@ def _saving(saves: tuple[int, int], window: int, profiler: ProfilerCost | None) 
     low, high = saves
     known = profiler is not None and profiler.source == "measured"
     if profiler is None or (profiler.backend == "nsys" and not known):
-        span = _span(time(low), time(high), low)
-        return f"{span} of {time(window)} ({percent(high, window)} at most)"
-    share = _span(percent(low, window), percent(high, window), low)
+        return f"{_times(low, high)} of {time(window)} ({percent(high, window)} at most)"
+    most = percent(high, window)
+    share = f"{percent(low, window)} to {most}" if low else f"up to {most}"
     if not known:
         return f"{share} of a step"
     step = profiler.unprofiled_ns
-    span = _span(time(step * low // window), time(step * high // window), low)
-    return f"{share} of a step: {span} of {time(step)} unprofiled"
+    ns = _times(step * low // window, step * high // window)
+    return f"{share} of a step: {ns} of {time(step)} unprofiled"
 
 
-def _span(low: str, high: str, least: int) -> str:
-    return f"{low} to {high}" if least else f"up to {high}"
+def _times(low: int, high: int) -> str:
+    return span(low, high) if low else f"up to {time(high)}"

@@ -11,12 +11,10 @@ from rich.text import Text
 
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import ModuleMethod
-from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import left_cut, path_cut, percent, plain, time
-from nvprobe.report.console.tables import new_table
-from nvprobe.report.console.view import TreeView
-
-__all__ = ["modules", "operators"]
+from nvprobe.report.console.folding import fold, fold_name
+from nvprobe.report.console.format import percent, span, time
+from nvprobe.report.console.tables import more, names, numbers, table
+from nvprobe.report.console.view import View
 
 _PHASES = {
     "Forward": "forward_gpu_ns",
@@ -25,58 +23,102 @@ _PHASES = {
 }
 
 
-def modules(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def modules(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """GPU time by innermost module, those passes apart that any of them has."""
     rows, total = analysis.modules or [], analysis.ledger.total.gpu_ns
-    if not rows or not total or not view.kernels:
+    if not rows or not total:
         return None
+    rows = rows if view.unfold else _folded(analysis, rows)
     phases = {head: key for head, key in _PHASES.items() if any(row[key] for row in rows)}
-    lines = any(row["sources"] for row in rows)
-    limit = max(18, width // 4)
-    table = new_table("Module", *phases, "GPU %", "Ops", *(["In"] if lines else []), In=limit)
-    for row in rows[: view.kernels]:
-        table.add_row(
-            plain(row["module"]),
-            *(time(row[key]) if row[key] else "·" for key in phases.values()),
-            percent(sum(row[key] for key in _PHASES.values()), total),
-            f"{row['ops']:,}",
-            *([left_cut(next(iter(row["sources"]), None), limit)] if lines else []),
-        )
-    return Group(table, Text(_summary(analysis, len(rows) - view.kernels), "dim"))
+    shown = rows[: view.rows()]
+    each = [row.get("each", "") for row in shown]
+    out = table(
+        width,
+        names("Module", [row["module"] for row in shown]),
+        *(numbers(head, [_time(row[key]) for row in shown], 2) for head, key in phases.items()),
+        numbers("GPU %", [percent(_gpu(row), total) for row in shown]),
+        numbers("Ops", [f"{row['ops']:,}" for row in shown], 3),
+        *(
+            [numbers("Each", each, 4)]
+            if any(each := [row.get("each", "") for row in shown])
+            else []
+        ),
+        *([names("In", [_line(row) for row in shown], 1)] if any(map(_line, shown)) else []),
+    )
+    return Group(out, *more(len(rows) - len(shown), "module"), Text(_summary(analysis), "dim"))
 
 
-def _summary(analysis: Analysis, more: int) -> str:
-    """How much of the GPU time the modules have, and what is not shown."""
+def _folded(analysis: Analysis, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Modules that the tree folds as one row each, others by the numbers inside their names."""
+    paths, folds = analysis.attribution.paths, fold(analysis)
+    names_ = paths.names.to_pylist()
+    known = {
+        names_[name]: folds.name(int(first))
+        for name, first in zip(paths.name.tolist(), folds.first.tolist(), strict=True)
+        if folds.members[first] > 1
+    }
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = row["module"]
+        groups.setdefault(known.get(name) or fold_name(name), []).append(row)
+    folded = [_together(name, alike) for name, alike in groups.items()]
+    return sorted(folded, key=lambda row: -_gpu(row))
+
+
+def _together(name: str, alike: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several modules as one row, with the least and the greatest GPU time."""
+    if len(alike) == 1:
+        return alike[0]
+    times = [_gpu(row) for row in alike]
+    return {
+        "module": f"{name} ×{len(alike)}",
+        **{key: sum(row[key] for row in alike) for key in (*_PHASES.values(), "ops")},
+        "sources": alike[0]["sources"],
+        "each": span(min(times), max(times)),
+    }
+
+
+def _gpu(row: Mapping[str, Any]) -> int:
+    return sum(row[key] for key in _PHASES.values())
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return next(iter(row["sources"]), "")
+
+
+def _time(ns: int) -> str:
+    return time(ns) if ns else "·"
+
+
+def _summary(analysis: Analysis) -> str:
+    """How much of the GPU time the modules have."""
     ledger = analysis.module_ledger or {}
     resolved = [m.name.lower() for m in ModuleMethod if m.resolved]
     known = sum(ledger[name]["gpu_ns"] for name in resolved if name in ledger)
     share = percent(known, analysis.ledger.total.gpu_ns)
-    left = f"… {counted(more, 'more module')} (--kernels); " if more > 0 else ""
-    return f"{left}{share} of GPU time has a module, each op in the innermost one"
+    return f"{share} of GPU time has a module, each op in the innermost one"
 
 
-def operators(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def operators(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Operators by what they cost themselves: on the GPU, else on the host."""
     rows, total = analysis.operators or [], analysis.ledger.total.gpu_ns
-    if not rows or not view.kernels:
+    if not rows:
         return None
-    limit = max(18, width // 4)
-    gpu = ("Self GPU", "GPU %") if total else ()
-    table = new_table("Operator", "Calls", "Self CPU", *gpu, "Mostly in", Mostly_in=limit)
     rows = sorted(rows, key=lambda row: (-row["gpu_self_ns"], -row["self_cpu_ns"]))
-    for row in rows[: view.kernels]:
-        own = row["gpu_self_ns"]
-        table.add_row(
-            plain(_with_shapes(row)),
-            f"{row['calls']:,}",
-            time(row["self_cpu_ns"]),
-            *((time(own) if own else "·", percent(own, total)) if gpu else ()),
-            left_cut(row["source"], limit) if row["source"] else path_cut(_around(row), limit),
-        )
-    more = len(rows) - view.kernels
-    if more > 0:
-        return Group(table, Text(f"… {counted(more, 'more operator')} (--kernels)", "dim"))
-    return table
+    shown = rows[: view.rows()]
+    gpu = [
+        numbers("Self GPU", [_time(row["gpu_self_ns"]) for row in shown]),
+        numbers("GPU %", [percent(row["gpu_self_ns"], total) for row in shown]),
+    ]
+    out = table(
+        width,
+        names("Operator", [_with_shapes(row) for row in shown]),
+        numbers("Calls", [f"{row['calls']:,}" for row in shown], 2),
+        numbers("Self CPU", [time(row["self_cpu_ns"]) for row in shown], 3 if total else 0),
+        *(gpu if total else []),
+        names("Mostly in", [row["source"] or _around(row) or "–" for row in shown], 1),
+    )
+    return Group(out, *more(len(rows) - len(shown), "operator"))
 
 
 def _around(row: Mapping[str, Any]) -> str:

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import re
 
-from rich.text import Text
-
 from nvprobe.analysis.code_places import FUNCTION, LINE, Line
 from nvprobe.analysis.model import UNKNOWN
-from nvprobe.analysis.verdict import duration, short_path
+from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.verdict import duration
 from nvprobe.readers.input_errors import printable
 
-__all__ = [
-    "ROLE_WORDS",
-    "kernel_name",
-    "left_cut",
-    "line_in_words",
-    "path_cut",
-    "percent",
-    "plain",
-    "size",
-    "time",
-]
-
 _LONGEST = 400
+_LONGEST_NAME = 10_000
 _NOISE = re.compile(r"\bvoid |\(anonymous namespace\)::|\b(?:at::native|at_cuda_detail|cutlass)::")
 
 ROLE_WORDS = {
@@ -38,46 +26,46 @@ ROLE_WORDS = {
     "made_apart": "made in workers by the function at",
 }
 """What a line is called, by its role (`nvprobe.analysis.code_places`)."""
-_LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+:\d+)(?P<function> \(.*\))$")
 _WRAPPER = re.compile(r"^Kernel2?<(\w+)>.*")
 
 
-def plain(text: str | None, style: str = "") -> Text:
-    """Untrusted text: no markup, no control characters, one line."""
-    return Text(printable(text or "(unnamed)", _LONGEST), style=style, no_wrap=True)
+def plain(text: str | None) -> str:
+    """Untrusted text: no control characters, one line."""
+    return printable(text or "(unnamed)", _LONGEST)
 
 
-def left_cut(text: str | None, width: int) -> Text:
-    """A line of code in so many columns: it loses folders first, then the function's name."""
-    whole = printable(text, _LONGEST) if text else "–"
-    line = _LINE.match(whole)
-    if line and len(whole) > width < len(line["file"]) + len(line["function"]) + 1:
-        whole = whole.removesuffix(line["function"])
-    cut = whole if len(whole) <= width else "…" + whole[1 - width :]
-    return Text(cut, no_wrap=True)
-
-
-def line_in_words(line: Line | None, width: int) -> Text:
+def line_in_words(line: Line | None) -> str:
     """A line and what it is, ``called at train.py:31``; a line that was running is just named."""
     if line is None:
-        return Text("(no line known)")
+        return "(no line known)"
     words = "" if line.role in (LINE, FUNCTION) else f"{ROLE_WORDS.get(line.role, 'near')} "
-    return Text(words) + left_cut(line.source, max(10, width - len(words)))
+    return words + line.source
 
 
-def path_cut(path: str | None, width: int) -> Text:
-    """A path of ranges in so many columns, by whole names where they fit."""
-    return Text(printable(short_path(path, width), _LONGEST) if path else "–", no_wrap=True)
-
-
-def kernel_name(name: str | None) -> Text:
+def kernel_name(name: str | None) -> str:
     """A demangled kernel name without what all of them have: namespaces, CUTLASS's wrapper."""
-    return plain(_WRAPPER.sub(r"\1", _NOISE.sub("", name)) if name else None)
+    short = name[:_LONGEST_NAME] if name else ""
+    return _WRAPPER.sub(r"\1", _NOISE.sub("", short)) or "(unnamed)"
 
 
 def time(ns: int) -> str:
     """``23.4 ms``; a dash where it cannot be known."""
     return "–" if ns == UNKNOWN else duration(ns)
+
+
+def per_step(analysis: Analysis, ns: int) -> str:
+    """The mean over the steps; nothing where there are none."""
+    count = len(analysis.steps)
+    return time(round(ns / count)) if count > 1 and ns != UNKNOWN else ""
+
+
+def span(low: int, high: int) -> str:
+    """Two times as one reads them: ``1.16 to 2.22 ms``."""
+    first, last = time(low), time(high)
+    if first == last:
+        return last
+    same = first.rpartition(" ")[2] == last.rpartition(" ")[2]
+    return f"{first.rpartition(' ')[0] if same else first} to {last}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -1,34 +1,27 @@
-"""What the profiler cost, in a line below the verdict."""
+"""What the profiler cost, behind the line of the steps."""
 
 from __future__ import annotations
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.console.format import time
-from nvprobe.report.console.view import TreeView
-
-__all__ = ["profiler"]
+from nvprobe.report.console.format import span, time
 
 _NOTABLE = 0.01
 """Idle time of the profiler's from this share of the step on is worth words."""
 
 
-def profiler(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """The step with and without the profiler, and the idle time that is the profiler's."""
+def profiler(analysis: Analysis) -> str:
+    """The step without the profiler, and the idle time that is the profiler's."""
     cost = analysis.profiler
     if cost is None:
-        return None
-    text = Text(f"A step takes {time(cost.profiled_ns)} profiled, {_unprofiled(cost)}")
-    return text.append(_idle(cost)).append(_graphs(cost))
+        return ""
+    return f"; {_unprofiled(cost)}{_idle(cost)}{_graphs(cost)}"
 
 
 def _unprofiled(cost: ProfilerCost) -> str:
     low, high = cost.bounds_ns
     if cost.source == "estimated":
-        return f"an estimated {time(low)} to {time(high)} unprofiled (not measured)"
+        return f"unprofiled an estimated {span(low, high)} (not measured)"
     spread = high - cost.unprofiled_ns
     sure = f" ± {time(spread)}" if spread else ""
     doubt = "" if cost.is_known else ": profiling costs less than steps vary by"

@@ -2,320 +2,280 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from nvprobe.analysis.model import Steps
+from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
-from nvprobe.attribution.model import Method
-from nvprobe.readers.input_errors import counted
+from nvprobe.readers.input_errors import printable
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
-from nvprobe.report.console.format import (
-    kernel_name,
-    path_cut,
-    percent,
-    plain,
-    size,
-    time,
-)
+from nvprobe.report.console.folding import Folds, fold
+from nvprobe.report.console.format import kernel_name, per_step, percent, plain, size, span, time
 from nvprobe.report.console.graphs import compiled
-from nvprobe.report.console.profiler import profiler
-from nvprobe.report.console.tables import new_table
-from nvprobe.report.console.view import TreeView, visible_tree
-from nvprobe.trace import Clock
+from nvprobe.report.console.tables import Column as TableColumn
+from nvprobe.report.console.tables import more, names, numbers, table
+from nvprobe.report.console.view import SORTS, Node, View, sorted_by, visible_tree
+from nvprobe.trace import Column
 
-__all__ = ["SECTIONS", "title"]
-
-_WIDE, _WIDER = 100, 120
-_REASONS = {
-    Method.LAUNCHED_BEFORE_WINDOW: "launched before the window",
-    Method.NO_LAUNCH_RECORD: "without launch record",
-    Method.UNIFIED_MEMORY: "unified memory",
-    Method.OPAQUE_GRAPH: "graph launched outside any range",
-    Method.NO_RANGE_OPEN: "with no range open",
-}
+Section: TypeAlias = Callable[[Analysis, View, int], "RenderableType | None"]
 
 
-def title(analysis: Analysis) -> Text:
-    """What was read: files, product, devices."""
-    trace = analysis.attribution.trace
-    used = [row for row in analysis.devices.device.tolist() if 0 <= row < len(trace.devices)]
-    names = dict.fromkeys(trace.texts(trace.devices.name[used]) if used else [])
-    parts = [source.file for source in trace.sources]
-    parts += [
-        f"nsys {s.product_version}"
-        for s in trace.sources
-        if s.product_version and s.kind.startswith("nsys")
-    ]
-    parts += [f"{len(used)} × {name}" if len(used) > 1 else str(name) for name in names if name]
-    text = plain(" · ".join(parts), "dim")
-    text.append(_clock(trace.clock), "dim")
-    return text
-
-
-def _clock(clock: Clock) -> str:
-    """How the times of two sources were brought together, as a line of its own."""
-    if clock.kind == "shared" and clock.offset_ns is not None:
-        low, high = (f"{bound / 1000:+.1f}" for bound in clock.offset_ns)
-        return f"\none clock: torch's times are known to within {low} to {high} µs of nsys's"
-    if clock.kind == "sequence" and clock.matched_share is not None:
-        share = f"{int(clock.matched_share * 1000) / 10:g}%"
-        return f"\ntwo runs, joined by the order of their kernels: {share} of nsys's match torch's"
-    return ""
-
-
-def verdict(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
-    """The one line to remember."""
-    text = plain(analysis.verdict, "bold")
-    text.no_wrap = False
-    return text
-
-
-def ledger(analysis: Analysis, view: TreeView, width: int) -> RenderableType:
-    """Every op by method or reason; the shares are of GPU time."""
-    book = analysis.ledger
-    text = Text("Ledger: ", "bold")
-    if not book.total.ops:
-        return text.append("no GPU ops", "").append(_outside(analysis), "dim")
-    text.append(f"{counted(book.total.ops, 'op')}, {time(book.total.gpu_ns)} of GPU time", "")
-    parts = []
-    for method, entry in book.by_method.items():
-        name = method.name.lower().replace("_", " ") if method.resolved else _REASONS[method]
-        parts.append(
-            f"{name} {percent(entry.gpu_ns, book.total.gpu_ns)} ({counted(entry.ops, 'op')})"
-        )
-    if parts:
-        text.append(" = " + " + ".join(parts), "")
-    text.append(_without_range(analysis), "dim")
-    text.append(_outside(analysis), "dim")
-    return text
-
-
-def _outside(analysis: Analysis) -> str:
-    """What the filters left out."""
-    outside = analysis.attribution.outside
-    if outside is None:
-        return ""
-    filters = plain(" ".join(outside.filters)).plain
-    ops, gpu = counted(outside.ops, "op"), time(outside.gpu_ns)
-    return f"; outside {filters} and not counted: {ops}, {gpu} of GPU time"
-
-
-def _without_range(analysis: Analysis) -> str:
-    """Names of the threads that launched with no range open."""
-    trace, threads = analysis.attribution.trace, analysis.ledger.threads_without_range
-    if not threads:
-        return ""
-    largest = sorted(threads, key=lambda row: -threads[row].gpu_ns)[:3]
-    names = [
-        f"{plain(trace.text(int(trace.threads.name[row])) or 'thread').plain} "
-        f"(tid {int(trace.threads.tid[row])})"
-        for row in largest
-    ]
-    return f"; no range was open on {', '.join(names)}"
-
-
-def devices(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def devices(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Each GPU, where there are several."""
     use, trace = analysis.devices, analysis.attribution.trace
     if len(use) < 2:
         return None
-    table = new_table("Device", "Ops", "Busy", "Busy %", "Idle", "Window")
-    for row, device in enumerate(use.device.tolist()):
+    labels = []
+    for device in use.device.tolist():
         known = 0 <= device < len(trace.devices)
         name = trace.text(int(trace.devices.name[device])) if known else None
-        number = int(trace.devices.id[device]) if known else "?"
-        window = int(use.window_ns[row])
-        table.add_row(
-            plain(f"GPU {number}{f' {name}' if name else ''}"),
-            f"{int(use.ops[row]):,}",
-            time(int(use.busy_ns[row])),
-            percent(int(use.busy_ns[row]), window),
-            time(int(use.idle_ns[row])),
-            time(window),
-        )
-    return table
-
-
-def tree(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """The ranges with what belongs to each."""
-    nodes, more = visible_tree(analysis, view)
-    if not nodes:
-        return None
-    quantities, total = analysis.ranges, analysis.ledger.total.gpu_ns
-    names = ["Range", "Calls", "Wall", "Self wall"]
-    if total:
-        names = ["Range", "Calls", "Wall", "GPU", "GPU %"]
-        names += ["Self GPU", "Busy"] if width >= _WIDE else []
-        names += ["Ops", "Span"] if width >= _WIDER else []
-    table = new_table(*names)
-    paths = analysis.attribution.paths
-    for node in nodes:
-        row = node.path
-        gpu = int(quantities.gpu_ns[row])
-        label = plain("  " * node.depth + str(paths.names[int(paths.name[row])]))
-        cells = {
-            "Calls": f"{int(quantities.calls[row]):,}",
-            "Wall": time(int(quantities.wall_ns[row])),
-            "Self wall": time(int(quantities.self_wall_ns[row])),
-            "GPU": time(gpu) if quantities.ops[row] else "·",
-            "GPU %": percent(gpu, total) if quantities.ops[row] else "·",
-            "Self GPU": time(int(quantities.gpu_self_ns[row])) if gpu else "·",
-            "Busy": time(int(quantities.gpu_busy_ns[row])) if gpu else "·",
-            "Ops": f"{int(quantities.ops[row]):,}",
-            "Span": time(int(quantities.gpu_span_ns[row])) if gpu else "·",
-        }
-        table.add_row(label, *(cells[name] for name in names[1:]))
-    if more > 0:
-        return Group(
-            table, Text(f"… {counted(more, 'more range')} (--rows, --depth, --filter)", "dim")
-        )
-    return table
-
-
-def kernels(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """The kernels with most GPU time and the path that owns most of each."""
-    shown = analysis.kernels.take(np.arange(min(view.kernels, len(analysis.kernels))))
-    if not len(shown):
-        return None
-    total, paths = analysis.ledger.total.gpu_ns, analysis.attribution.paths
-    limit = max(18, width // 3 - 6)
-    table = new_table("Kernel", "Ops", "GPU", "GPU %", "Mostly in", Mostly_in=limit)
-    names = analysis.attribution.trace.texts(shown.name)
-    for row, name in enumerate(names):
-        path, gpu = int(shown.top_path[row]), int(shown.gpu_ns[row])
-        doubt = "?" if shown.suspect_ops[row] else ""
-        table.add_row(
-            kernel_name(name),
-            f"{int(shown.ops[row]):,}",
-            time(gpu) + doubt,
-            percent(gpu, total) + doubt,
-            path_cut(paths.text(path) if path >= 0 else None, limit),
-        )
-    more = len(analysis.kernels) - len(shown)
-    if more > 0:
-        return Group(table, Text(f"… {counted(more, 'more kernel')} (--kernels)", "dim"))
-    return table
-
-
-def copies(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """Copies and sets by kind."""
-    table_, total = analysis.copies, analysis.ledger.total.gpu_ns
-    if not len(table_):
-        return None
-    limit, paths = max(18, width // 3 - 6), analysis.attribution.paths
-    table = new_table("Copy", "Ops", "Bytes", "GPU", "GPU %", "Mostly in", Mostly_in=limit)
-    for row, name in enumerate(analysis.attribution.trace.texts(table_.name)):
-        path = int(table_.top_path[row])
-        table.add_row(
-            plain(name),
-            f"{int(table_.ops[row]):,}",
-            size(int(table_.bytes[row])),
-            time(int(table_.gpu_ns[row])),
-            percent(int(table_.gpu_ns[row]), total),
-            path_cut(paths.text(path) if path >= 0 else None, limit),
-        )
-    return table
-
-
-def steps(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """Steps with their spread; of many, the slowest."""
-    table, spread = analysis.steps, analysis.step_spread
-    if spread is None:
-        return None
-    order = np.argsort(-table.wall_ns, kind="stable")[: view.steps]
-    order = np.sort(order)
-    several = len(set(table.process.tolist())) > 1
-    gpu = ("GPU", "Busy", "Ops") if analysis.ledger.total.ops else ()
-    out = new_table("Step", *(["Process"] if several else []), "Wall", *gpu)
-    pid = analysis.attribution.trace.processes.pid
-    names = {int(p): analysis.attribution.paths.shown(int(p)) for p in np.unique(table.path)}
-    for row in order.tolist():
-        out.add_row(
-            plain(f"{names[int(table.path[row])]} {int(table.index[row])}"),
-            *([str(int(pid[table.process[row]]))] if several else []),
-            time(int(table.wall_ns[row])),
-            *(_gpu_of_step(table, row) if gpu else ()),
-        )
-    longest, median = spread.longest_ns, spread.median_ns
-    summary = f"{counted(spread.count, 'step')}: median {time(median)}"
-    if spread.count > 1:
-        summary += f", {time(spread.shortest_ns)} to {time(longest)} (step {spread.slowest})"
-    if spread.count > len(order):
-        summary += f"; the {len(order)} slowest are shown"
-    return Group(out, Text(summary, "dim"))
-
-
-def _gpu_of_step(table: Steps, row: int) -> tuple[str, str, str]:
-    gpu, busy = int(table.gpu_ns[row]), int(table.gpu_busy_ns[row])
-    return time(gpu), time(busy), f"{int(table.ops[row]):,}"
-
-
-def spans(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """Start/end ranges: beside the tree."""
-    rows, trace = analysis.spans, analysis.attribution.trace
-    if not len(rows):
-        return None
-    table = new_table("Span (start/end range)", "Calls", "Wall", "Longest")
-    for row, name in enumerate(trace.texts(rows.name)[: view.rows]):
-        table.add_row(
-            plain(name),
-            f"{int(rows.calls[row]):,}",
-            time(int(rows.wall_ns[row])),
-            time(int(rows.longest_ns[row])),
-        )
-    return table
-
-
-def warnings(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """What to distrust."""
-    return _paragraphs([("Warning: ", "yellow", text) for text in analysis.warnings])
-
-
-def missing(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
-    """What this file cannot say, and what would record it."""
-    return _paragraphs(
-        [(f"No {m.what}: ", "bold dim", f"{m.why}. To have it: {m.how}.") for m in analysis.missing]
+        labels.append(f"GPU {int(trace.devices.id[device]) if known else '?'} {name or ''}")
+    pairs = list(zip(use.busy_ns.tolist(), use.window_ns.tolist(), strict=True))
+    return table(
+        width,
+        names("Device", labels),
+        numbers("Ops", [f"{ops:,}" for ops in use.ops.tolist()], 3),
+        numbers("Busy", [time(busy) for busy, _ in pairs]),
+        numbers("Busy %", [percent(busy, window) for busy, window in pairs]),
+        numbers("Idle", [time(idle) for idle in use.idle_ns.tolist()], 1),
+        numbers("Window", [time(window) for _, window in pairs], 2),
     )
 
 
-def _paragraphs(entries: list[tuple[str, str, str]]) -> RenderableType | None:
-    if not entries:
+_COLUMNS = {
+    "calls": ("Calls", 3),
+    "wall": ("Wall", 5),
+    "self-wall": ("Self wall", 9),
+    "gpu": ("GPU", 2),
+    "self": ("Self GPU", 6),
+    "busy": ("Busy", 8),
+    "idle": ("Idle", 7),
+    "sync": ("Sync", 11),
+    "ops": ("Ops", 10),
+    "span": ("Span", 12),
+}
+"""Head of each quantity of the tree, and how soon it is left out where the terminal is narrow."""
+_OF_GPU = ("gpu", "self", "busy", "idle", "sync", "ops", "span")
+_PER_STEP = {"wall": 4, "gpu": 1}
+
+
+def tree(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """The ranges with what belongs to each; what they are sorted by is always among it."""
+    folds = fold(analysis, unfold=view.unfold)
+    nodes, hidden = visible_tree(analysis, view, folds)
+    if not nodes:
         return None
-    table = Table.grid(padding=(0, 0, 0, 0))
-    for head, style, body in entries:
-        text = Text(plain(head).plain, style)
-        text.append(plain(body).plain, "")
-        table.add_row(Padding(text, (0, 0, 0, 0)))
-    return table
+    quantities = _Quantities(analysis, folds, [node.path for node in nodes])
+    sort, gpu = sorted_by(analysis, view.sort), bool(analysis.ledger.total.ops)
+    columns = []
+    for key, (head, rank) in _COLUMNS.items():
+        if not gpu and key in _OF_GPU and key != sort:
+            continue
+        if key in _PER_STEP and len(analysis.steps) > 1:
+            columns.append(numbers(f"{head}/step", quantities.per_step(key), _PER_STEP[key]))
+        columns.append(numbers(head, quantities.cells(key), 0 if key == sort else rank))
+        if key == "gpu":
+            columns.append(numbers("GPU %", quantities.shares()))
+    if any(each := quantities.each("wall" if sort == "order" else sort)):
+        columns.append(numbers("Each", each, 4))
+    label = names("Range", [_label(folds, node) for node in nodes])
+    return Group(table(width, label, *columns), *more(hidden, "range", "--top, --depth, --filter"))
 
 
-SECTIONS = (
-    verdict,
-    profiler,
-    findings,
-    memory_use,
-    memory_peak,
-    ledger,
-    devices,
-    tree,
-    waits.idle,
-    waits.syncs,
-    waits.host,
-    modules,
-    compiled,
-    kernels,
-    operators,
-    copies,
-    waits.overlap,
-    steps,
-    spans,
-    warnings,
-    missing,
-)
-"""In the order of the report; a section that has nothing to show returns ``None``."""
+def _label(folds: Folds, node: Node) -> str:
+    """The name, indented; how many siblings it stands for."""
+    name = printable(folds.name(node.path), 400).replace("/", "\\/")
+    many = folds.folded(node.path)
+    return "  " * node.depth + name + (f" ×{many}" if many > 1 else "")
+
+
+class _Quantities:
+    """Cells of the lines of the tree; folded siblings are summed."""
+
+    def __init__(self, analysis: Analysis, folds: Folds, rows: list[int]) -> None:
+        self.analysis, self.folds, self.rows = analysis, folds, rows
+        self.ops = self.sums("ops")
+
+    def values(self, key: str) -> Column:
+        """A quantity of every path, before anything is folded."""
+        found = getattr(self.analysis.ranges, SORTS[key])
+        return np.full(len(self.analysis.ranges), UNKNOWN) if found is None else found
+
+    def sums(self, key: str) -> list[int]:
+        """A quantity of each line; UNKNOWN where it is unknown of its first path."""
+        values = self.values(key)
+        known = np.where(values == UNKNOWN, UNKNOWN, self.folds.sums(values))
+        return [int(known[row]) for row in self.rows]
+
+    def cells(self, key: str) -> list[str]:
+        """A dot stands for what a path does not have: nothing of it lies inside a filter."""
+        values = self.sums(key)
+        if key in ("calls", "ops"):
+            return [f"{value:,}" if value else "·" for value in values]
+        has = self.ops if key in _OF_GPU[:3] or key == "span" else values
+        return [time(value) if any_ else "·" for value, any_ in zip(values, has, strict=True)]
+
+    def per_step(self, key: str) -> list[str]:
+        """Means over the steps, of what lies in steps."""
+        paths = self.analysis.attribution.paths
+        stepping = np.zeros(len(paths.parent), bool)
+        stepping[self.analysis.steps.path] = True
+        inside = paths.nearest(stepping) >= 0
+        return [
+            per_step(self.analysis, value) if inside[row] and value else "·"
+            for row, value in zip(self.rows, self.sums(key), strict=True)
+        ]
+
+    def shares(self) -> list[str]:
+        """Per cent of all GPU time."""
+        total = self.analysis.ledger.total.gpu_ns
+        values = zip(self.sums("gpu"), self.ops, strict=True)
+        return [percent(gpu, total) if ops else "·" for gpu, ops in values]
+
+    def each(self, key: str) -> list[str]:
+        """From the least to the greatest of the siblings that a line stands for."""
+        values, first = self.values(key), self.folds.first
+        low, high = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), UNKNOWN)
+        np.minimum.at(low, first, values)
+        np.maximum.at(high, first, values)
+        count = key in ("calls", "ops")
+        return [
+            ""
+            if self.folds.folded(row) < 2 or low[row] == UNKNOWN
+            else f"{low[row]:,} to {high[row]:,}"
+            if count
+            else span(int(low[row]), int(high[row]))
+            for row in self.rows
+        ]
+
+
+def kernels(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """The kernels with most GPU time and the path that owns most of each."""
+    shown = analysis.kernels.take(np.arange(min(view.rows(), len(analysis.kernels))))
+    if not len(shown):
+        return None
+    total = analysis.ledger.total.gpu_ns
+    doubt = ["?" if suspect else "" for suspect in shown.suspect_ops.tolist()]
+    own = list(zip(shown.gpu_ns.tolist(), doubt, strict=True))
+    listed = table(
+        width,
+        names("Kernel", [kernel_name(name) for name in _texts(analysis, shown.name)]),
+        numbers("Ops", [f"{ops:,}" for ops in shown.ops.tolist()], 2),
+        *_each_step(analysis, shown.gpu_ns),
+        numbers("GPU", [time(gpu) + mark for gpu, mark in own], 3),
+        numbers("GPU %", [percent(gpu, total) + mark for gpu, mark in own]),
+        names("Mostly in", _paths(analysis, view, shown.top_path), 1),
+    )
+    return Group(listed, *more(len(analysis.kernels) - len(shown), "kernel"))
+
+
+def _each_step(analysis: Analysis, values: Column) -> list[TableColumn]:
+    """GPU time a step, where all of the captured time is of steps or near to it."""
+    if len(analysis.steps) < 2:
+        return []
+    return [numbers("GPU/step", [per_step(analysis, value) for value in values.tolist()])]
+
+
+def _texts(analysis: Analysis, rows: Column) -> list[str | None]:
+    return analysis.attribution.trace.texts(rows)
+
+
+def _paths(analysis: Analysis, view: View, rows: Column) -> list[str]:
+    folds = fold(analysis, unfold=view.unfold)
+    return [folds.text(row) if row >= 0 else "–" for row in rows.tolist()]
+
+
+def copies(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """Copies and sets by kind."""
+    shown = analysis.copies.take(np.arange(min(view.rows(), len(analysis.copies))))
+    if not len(shown):
+        return None
+    total = analysis.ledger.total.gpu_ns
+    listed = table(
+        width,
+        names("Copy", [name or "(unnamed)" for name in _texts(analysis, shown.name)]),
+        numbers("Ops", [f"{ops:,}" for ops in shown.ops.tolist()], 2),
+        numbers("Bytes", [size(amount) for amount in shown.bytes.tolist()]),
+        *_each_step(analysis, shown.gpu_ns),
+        numbers("GPU", [time(gpu) for gpu in shown.gpu_ns.tolist()], 4),
+        numbers("GPU %", [percent(gpu, total) for gpu in shown.gpu_ns.tolist()], 3),
+        names("Mostly in", _paths(analysis, view, shown.top_path), 1),
+    )
+    return Group(listed, *more(len(analysis.copies) - len(shown), "kind"))
+
+
+def steps(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """Steps with their spread; of many, the slowest."""
+    all_, spread = analysis.steps, analysis.step_spread
+    if spread is None:
+        return None
+    rows = np.sort(np.argsort(-all_.wall_ns, kind="stable")[: view.rows()])
+    shown, trace = all_.take(rows), analysis.attribution.trace
+    several = len(set(all_.process.tolist())) > 1
+    pids = [str(int(pid)) for pid in trace.processes.pid[shown.process]]
+    labels = zip(_paths(analysis, view, shown.path), shown.index.tolist(), strict=True)
+    gpu = [
+        numbers("GPU", list(map(time, shown.gpu_ns.tolist())), 1),
+        numbers("Busy", list(map(time, shown.gpu_busy_ns.tolist()))),
+        numbers("Ops", [f"{ops:,}" for ops in shown.ops.tolist()], 2),
+    ]
+    listed = table(
+        width,
+        names("Step", [f"{path} {index}" for path, index in labels]),
+        *([numbers("Process", pids)] if several else []),
+        numbers("Wall", list(map(time, shown.wall_ns.tolist()))),
+        *(gpu if analysis.ledger.total.ops else []),
+    )
+    return Group(listed, *more(len(all_) - len(shown), "faster step"))
+
+
+def spans(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """Start/end ranges: beside the tree."""
+    shown = analysis.spans.take(np.arange(min(view.rows(), len(analysis.spans))))
+    if not len(shown):
+        return None
+    listed = table(
+        width,
+        names("Span (start/end range)", [n or "(unnamed)" for n in _texts(analysis, shown.name)]),
+        numbers("Calls", [f"{calls:,}" for calls in shown.calls.tolist()], 1),
+        numbers("Wall", list(map(time, shown.wall_ns.tolist()))),
+        numbers("Longest", list(map(time, shown.longest_ns.tolist())), 2),
+    )
+    return Group(listed, *more(len(analysis.spans) - len(shown), "span"))
+
+
+def missing(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """What this file cannot say, and what would record it."""
+    parts = [
+        Text.assemble(
+            (f"No {plain(one.what)}: ", "bold dim"),
+            f"{plain(one.why).rstrip('.')}. To have it: {plain(one.how)}.",
+        )
+        for one in analysis.missing
+    ]
+    return Group(*parts) if parts else None
+
+
+SECTIONS: dict[str, tuple[Section, ...]] = {
+    "findings": (findings,),
+    "ranges": (devices, tree, spans),
+    "idle": (waits.idle,),
+    "waits": (waits.syncs,),
+    "host": (waits.host,),
+    "modules": (modules,),
+    "kernels": (kernels,),
+    "operators": (operators,),
+    "copies": (copies,),
+    "overlap": (waits.overlap,),
+    "steps": (steps,),
+    "graphs": (compiled,),
+    "memory": (memory_use, memory_peak),
+    "missing": (missing,),
+}
+"""What ``--show`` takes, in the order of ``--all``; one with nothing to show returns ``None``."""

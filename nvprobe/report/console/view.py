@@ -1,18 +1,17 @@
-"""Which part of the range tree to show, and in which order."""
+"""What of a report to show, and the lines of the range tree."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
-from nvprobe.attribution.model import Kind, PathTable, shown_path
+from nvprobe.attribution.model import Kind, shown_path
+from nvprobe.report.console.folding import Folds
 from nvprobe.trace import Column
-
-__all__ = ["SORTS", "Node", "TreeView", "visible_tree"]
 
 SORTS = {
     "gpu": "gpu_ns",
@@ -29,10 +28,23 @@ SORTS = {
 """What ``--sort`` takes besides ``order``: columns of the path quantities."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeView:
-    """The reader's choice; the default shows the ranges with most GPU time."""
+ALL = (
+    *("findings", "ranges", "idle", "waits", "host", "modules", "kernels", "operators"),
+    *("copies", "overlap", "steps", "graphs", "memory", "missing"),
+)
+"""Every section, in the order of ``--all``."""
 
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The reader's choice; the default is one screen."""
+
+    show: tuple[str, ...] = ()
+    """Names of sections; empty: the first screen."""
+    top: int | None = None
+    """Rows of each table, ``None`` for what suits each."""
+    unfold: bool = False
+    """Siblings that are alike each in a row of its own."""
     depth: int | None = None
     """Levels below the roots that are shown, ``None`` for all."""
     kinds: frozenset[Kind] = frozenset()
@@ -41,11 +53,12 @@ class TreeView:
     pattern: re.Pattern[str] | None = None
     """Searched in whole paths; what is above a match is shown for context."""
     sort: str = "gpu"
-    rows: int = 40
-    kernels: int = 10
-    steps: int = field(default=8)
     by: str = "path"
     """What idle time is broken down by: ``cause``, ``path``, ``line``, ``stream`` or ``step``."""
+
+    def rows(self, usual: int = 10) -> int:
+        """Rows of a table that usually has so many."""
+        return usual if self.top is None else self.top
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,64 +69,67 @@ class Node:
     depth: int
 
 
-def visible_tree(analysis: Analysis, view: TreeView) -> tuple[list[Node], int]:
-    """The lines to show, in tree order, and how many the view would have had beyond ``rows``."""
+def visible_tree(analysis: Analysis, view: View, folds: Folds) -> tuple[list[Node], int]:
+    """The lines to show, in tree order, and how many the view would have had beyond ``top``."""
     paths, table = analysis.attribution.paths, analysis.ranges
     present = (table.calls > 0) | (table.ops > 0)
-    wanted = np.flatnonzero(present & _chosen(analysis, view))
-    value = _sort_value(analysis, view.sort)
-    best = wanted[np.lexsort((paths.depth[wanted], -value[wanted]))][: view.rows]
+    wanted = np.unique(folds.first[present & chosen(analysis, view)])
+    value = _sort_value(analysis, view.sort, folds)
+    best = wanted[np.lexsort((paths.depth[wanted], -value[wanted]))][: view.rows(40)]
     shown = np.zeros(len(present), bool)
     shown[best] = True
     if view.pattern is not None or view.kinds:
-        _add_ancestors(paths, shown, best)
-    return _walk(paths, shown, value), len(wanted) - len(best)
+        _add_ancestors(folds, shown, best)
+    return _walk(folds, shown, value), len(wanted) - len(best)
 
 
-def _chosen(analysis: Analysis, view: TreeView) -> Column:
+def chosen(analysis: Analysis, view: View) -> Column:
     """Bool per path: the options ask for it."""
     paths = analysis.attribution.paths
     if view.kinds:
-        chosen = np.isin(paths.kind, [int(kind) for kind in view.kinds])
+        out = np.isin(paths.kind, [int(kind) for kind in view.kinds])
     else:
-        chosen = ~np.isin(paths.kind, [int(kind) for kind in view.hidden])
+        out = ~np.isin(paths.kind, [int(kind) for kind in view.hidden])
     if view.depth is not None:
-        chosen &= paths.depth < view.depth
+        out &= paths.depth < view.depth
     if view.pattern is not None:
         search = view.pattern.search
         found = [bool(search(text) or search(shown_path(text))) for text in paths.texts()]
-        chosen &= np.array(found, bool)
-    return chosen
+        out &= np.array(found, bool)
+    return out
 
 
-def _sort_value(analysis: Analysis, sort: str) -> Column:
+def sorted_by(analysis: Analysis, sort: str) -> str:
+    """What the tree is sorted by: host time, where there is no GPU time."""
+    return "wall" if sort == "gpu" and not analysis.ranges.gpu_ns.any() else sort
+
+
+def _sort_value(analysis: Analysis, sort: str, folds: Folds) -> Column:
     """What the lines are ordered by, the greatest first."""
     table = analysis.ranges
     if sort == "order":
         return -table.order
-    if sort == "gpu" and not table.gpu_ns.any():
-        sort = "wall"
-    values = getattr(table, SORTS[sort])
+    values = getattr(table, SORTS[sorted_by(analysis, sort)])
     if values is None:
         return np.zeros(len(table), np.int64)
-    return np.where(values == UNKNOWN, -1, values)
+    out: Column = folds.sums(values) - (values == UNKNOWN)
+    return out
 
 
-def _add_ancestors(paths: PathTable, shown: Column, rows: Column) -> None:
+def _add_ancestors(folds: Folds, shown: Column, rows: Column) -> None:
     """Show what is above the rows, in place."""
-    above = paths.parent[rows]
-    while len(above := above[above >= 0]):
-        shown[above] = True
-        above = paths.parent[above]
+    for row in rows.tolist():
+        while (row := folds.parent(row)) >= 0 and not shown[row]:
+            shown[row] = True
 
 
-def _walk(paths: PathTable, shown: Column, value: Column) -> list[Node]:
+def _walk(folds: Folds, shown: Column, value: Column) -> list[Node]:
     """Shown rows in tree order; a row below a hidden one hangs on the nearest shown one."""
     children: dict[int, list[int]] = {}
     for row in np.flatnonzero(shown).tolist():
-        parent = int(paths.parent[row])
+        parent = folds.parent(row)
         while parent >= 0 and not shown[parent]:
-            parent = int(paths.parent[parent])
+            parent = folds.parent(parent)
         children.setdefault(parent, []).append(row)
 
     def greatest_last(rows: list[int]) -> list[int]:

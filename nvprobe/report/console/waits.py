@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nvprobe.analysis.code_places import Line
+from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.overlap.combinations import combination_name
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.gaps import by
@@ -14,15 +15,12 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.host_time import by_label
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import left_cut, line_in_words, path_cut, percent, plain, time
-from nvprobe.report.console.tables import new_table
-from nvprobe.report.console.view import TreeView
-from nvprobe.trace import Column
+from nvprobe.report.console.folding import Folds, fold
+from nvprobe.report.console.format import line_in_words, per_step, percent, time
+from nvprobe.report.console.tables import Column, more, names, numbers, table, words
+from nvprobe.report.console.view import View
+from nvprobe.trace import Column as Array
 
-__all__ = ["host", "idle", "overlap", "syncs"]
-
-_LINES = 8
-"""Rows of each table; the JSON has all."""
 _NO_LINES = (
     "lines are known with nvprobe launch --python-samples, or with_stack=True of torch.profiler"
 )
@@ -42,44 +40,78 @@ _WORDS = {
 }
 
 
-def idle(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def idle(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Why the GPU was idle: one line, then where (``--by``)."""
+    text = idle_in_a_line(analysis)
+    if text is None or view.by == "cause":
+        return text
+    return Group(text, *idle_places(analysis, view, width, view.rows()))
+
+
+def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
+    """Idle time a step and of the window, by cause (``most`` of them)."""
     waits, total = analysis.waits, int(analysis.devices.idle_ns.sum())
     if waits is None or not total:
         return None
     window = int(analysis.devices.window_ns.sum())
     text = Text("Idle: ", "bold")
+    of_steps = analysis.steps.idle_ns
+    if len(analysis.steps) > 1 and of_steps is not None:
+        text.append(f"{per_step(analysis, int(of_steps.sum()))} a step, ", "")
     text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ", "")
     cause, ns = by(waits.idle, "cause")
     order = np.argsort(-ns, kind="stable")
     shares = zip(cause[order].tolist(), ns[order].tolist(), strict=True)
-    text.append(" + ".join(f"{_WORDS[Cause(c)]} {percent(n, total)}" for c, n in shares), "")
-    if view.by == "cause":
-        return text
+    parts = [(_WORDS[Cause(c)], n) for c, n in shares]
+    if most is not None and len(parts) > most:
+        parts = [*parts[: most - 1], ("others", sum(n for _, n in parts[most - 1 :]))]
+    return text.append(" + ".join(f"{word} {percent(n, total)}" for word, n in parts), "")
+
+
+def idle_places(analysis: Analysis, view: View, width: int, rows: int) -> list[RenderableType]:
+    """The places with most idle time, as ``--by`` asks."""
+    waits, total = analysis.waits, int(analysis.devices.idle_ns.sum())
+    if waits is None or not total or view.by == "cause":
+        return []
     if view.by == "line":
-        return Group(text, *_by_line(waits, total, width))
-    labels, cause, ns = _places(analysis, waits, view.by)
+        return _by_line(analysis, waits, width, rows)
+    labels, cause, ns = _places(analysis, waits, view)
     heads = {"path": "Idle in", "stream": "Idle before", "step": "Idle in step"}
-    out = new_table(heads[view.by], "Cause", "Idle", "Idle %")
     order = np.argsort(-ns, kind="stable")
-    for row in order[:_LINES].tolist():
-        own = int(ns[row])
-        name = path_cut(labels[row], max(20, width - 45))
-        out.add_row(name, _WORDS[Cause(cause[row])], time(own), percent(own, total))
-    return Group(text, out, *_more(len(order) - _LINES, "more place", "--by, --json"))
+    shown = order[:rows].tolist()
+    steps = view.by == "path"
+    out = table(
+        width,
+        names(heads[view.by], [labels[row] for row in shown]),
+        words("Cause", [_WORDS[Cause(cause[row])] for row in shown]),
+        *_idle_columns(analysis, [int(ns[row]) for row in shown], total, steps=steps),
+    )
+    return [out, *more(len(order) - len(shown), "place", "--top, --by")]
 
 
-def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
+def _idle_columns(analysis: Analysis, ns: list[int], total: int, *, steps: bool) -> list[Column]:
+    """A step, the window, and the share of all idle time."""
+    a_step = [per_step(analysis, value) for value in ns] if steps else []
+    return [
+        *([numbers("Idle/step", a_step)] if any(a_step) else []),
+        numbers("Idle", [time(value) for value in ns], 1 if any(a_step) else 0),
+        numbers("Idle %", [percent(value, total) for value in ns]),
+    ]
+
+
+def _by_line(analysis: Analysis, waits: Waits, width: int, most: int) -> list[RenderableType]:
     """The lines with most idle time; how many samples they rest on, where they rest on samples."""
     rows = waits.idle_by_line()
-    sampled = waits.sampled is not None
-    out = new_table("Idle at", "Cause", "Idle", "Idle %", *(["Samples"] if sampled else []))
-    for row in rows[:_LINES]:
-        name = line_in_words(row.line, max(20, width - 45 - 10 * sampled))
-        seen = ["" if row.samples is None else f"{row.samples:,}"] if sampled else []
-        out.add_row(name, _WORDS[row.cause], time(row.ns), percent(row.ns, total), *seen)
-    parts: list[RenderableType] = [out]
-    parts += _more(len(rows) - _LINES, "more place", "--by, --json")
+    shown, total = rows[:most], int(analysis.devices.idle_ns.sum())
+    seen = ["" if row.samples is None else f"{row.samples:,}" for row in shown]
+    out = table(
+        width,
+        names("Idle at", [line_in_words(row.line) for row in shown]),
+        words("Cause", [_WORDS[row.cause] for row in shown]),
+        *_idle_columns(analysis, [row.ns for row in shown], total, steps=True),
+        *([numbers("Samples", seen, 2)] if waits.sampled is not None else []),
+    )
+    parts: list[RenderableType] = [out, *more(len(rows) - len(shown), "place", "--top, --by")]
     if not any(row.line for row in rows):
         parts.append(Text(_NO_LINES, "dim"))
     if waits.sampled is not None:
@@ -89,59 +121,70 @@ def _by_line(waits: Waits, total: int, width: int) -> list[RenderableType]:
     return parts
 
 
-def _places(analysis: Analysis, waits: Waits, what: str) -> tuple[list[str], Column, Column]:
+def _places(analysis: Analysis, waits: Waits, view: View) -> tuple[list[str], Array, Array]:
     """(label, cause, ns) of every place that idle time is charged to."""
-    rows, cause, ns = by(waits.idle, what, "cause")
-    if what == "path":
-        paths = analysis.attribution.paths
-        known = {row: paths.text(row) if row >= 0 else "(no range)" for row in set(rows.tolist())}
-        return [known[row] for row in rows.tolist()], cause, ns
-    if what == "step":
+    rows, cause, ns = by(waits.idle, view.by, "cause")
+    if view.by == "path":
+        return _folded_places(analysis, view, rows, cause, ns)
+    if view.by == "step":
         index = analysis.steps.index
-        names = [f"step {int(index[row])}" if row >= 0 else "(no step)" for row in rows.tolist()]
-        return names, cause, ns
+        found = [f"step {int(index[row])}" if row >= 0 else "(no step)" for row in rows.tolist()]
+        return found, cause, ns
     streams, ids = waits.streams, analysis.attribution.trace.devices.id
     pairs = zip(streams.stream[rows].tolist(), streams.device[rows].tolist(), strict=True)
-    names = [
+    found = [
         f"stream {stream}" + (f" of GPU {int(ids[device])}" if 0 <= device < len(ids) else "")
         for stream, device in pairs
     ]
-    return names, cause, ns
+    return found, cause, ns
 
 
-def syncs(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def _folded_places(
+    analysis: Analysis, view: View, rows: Array, cause: Array, ns: Array
+) -> tuple[list[str], Array, Array]:
+    """Idle time by path, siblings that are alike together."""
+    folds = fold(analysis, unfold=view.unfold)
+    group = np.append(folds.first, -1)[rows]
+    key, code = np.unique(np.stack([group, cause.astype(np.int64)]), axis=1, return_inverse=True)
+    found = [folds.counted_text(int(row)) if row >= 0 else "(no range)" for row in key[0]]
+    return found, key[1], sums(code.ravel(), ns, key.shape[1])
+
+
+def syncs(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Where the host waits for the GPU."""
     waits = analysis.waits
     if waits is None or not len(waits.syncs.sites):
         return None
     found = waits.syncs
-    sites, labels = found.sites, found.labels.to_pylist()
-    trace, paths = analysis.attribution.trace, analysis.attribution.paths
-    limit = max(18, width // 3)
-    out = new_table("Waits for the GPU", "Calls", "Wait", "GPU idle", "Where", Where=limit)
-    calls = trace.texts(sites.call[:_LINES])
-    for row, (call, begun) in enumerate(zip(calls, waits.sync_places(), strict=False)):
-        operator = labels[sites.operator[row]] if sites.operator[row] >= 0 else None
-        source = labels[sites.source[row]] if sites.source[row] >= 0 else None
-        path = paths.text(int(sites.path[row])) if sites.path[row] >= 0 else None
-        out.add_row(
-            plain(f"{operator} ({call})" if operator else call),
-            f"{int(sites.count[row]):,}",
-            time(int(sites.wait_ns[row])),
-            time(int(sites.bubble_ns[row])),
-            _where(source, begun, path, limit),
-        )
-    return Group(out, *_more(len(sites) - _LINES, "more call site", "--json"))
+    sites, labels = found.sites.take(np.arange(min(view.rows(), len(found.sites)))), found.labels
+    folds = fold(analysis, unfold=view.unfold)
+    calls, places = [], []
+    own = zip(
+        analysis.attribution.trace.texts(sites.call), _texts(labels, sites.operator),
+        _texts(labels, sites.source), waits.sync_places(), sites.path.tolist(), strict=False,
+    )  # fmt: skip
+    for call, operator, source, begun, path in own:
+        calls.append(f"{operator} ({call})" if operator else str(call))
+        around = folds.text(path) if path >= 0 else "–"
+        places.append(source or (line_in_words(begun) if begun else around))
+    out = table(
+        width,
+        names("Waits for the GPU", calls),
+        numbers("Calls", [f"{count:,}" for count in sites.count.tolist()], 2),
+        numbers("Wait", list(map(time, sites.wait_ns.tolist()))),
+        numbers("GPU idle", list(map(time, sites.bubble_ns.tolist())), 1),
+        names("Where", places),
+    )
+    return Group(out, *more(len(found.sites) - len(sites), "call site"))
 
 
-def _where(source: str | None, begun: Line | None, path: str | None, width: int) -> Text:
-    """The line that calls, else a line around it, else the path."""
-    if source:
-        return left_cut(source, width)
-    return line_in_words(begun, width) if begun else path_cut(path, width)
+def _texts(labels: pa.Array, rows: Array) -> list[str | None]:
+    """Texts of rows of labels, None for -1."""
+    texts = labels.to_pylist()
+    return [texts[row] if row >= 0 else None for row in rows.tolist()]
 
 
-def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def overlap(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """What ran beside what, where anything but compute ran."""
     waits = analysis.waits
     if waits is None:
@@ -156,15 +199,16 @@ def overlap(analysis: Analysis, view: TreeView, width: int) -> RenderableType | 
         return None
     text = Text("Overlap: ", "bold")
     parts = sorted(shares.items(), key=lambda item: -item[1])
-    rest = sum(ns for _, ns in parts[_COMBINATIONS:])
-    parts = [*parts[:_COMBINATIONS], *([("others", rest)] if rest else [])]
+    most = view.rows(_COMBINATIONS)
+    rest = sum(ns for _, ns in parts[most:])
+    parts = [*parts[:most], *([("others", rest)] if rest else [])]
     text.append(" + ".join(f"{name} {percent(ns, busy)}" for name, ns in parts), "")
     if waits.exposed_comm_ns:
         text.append(f"; exposed communication {time(waits.exposed_comm_ns)}", "")
     return text
 
 
-def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | None:
+def host(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Python and dispatch between launches, where the GPU waited for it.
 
     By Python frame where there are any, else by operator, else by range.
@@ -172,42 +216,32 @@ def host(analysis: Analysis, view: TreeView, width: int) -> RenderableType | Non
     waits = analysis.waits
     if waits is None or not len(waits.host):
         return None
-    names, rows = by_label(waits.host, _host_labels(analysis, waits))
-    shown = int(np.count_nonzero(rows.idle_ns))
-    if not shown:
+    folds = fold(analysis, unfold=view.unfold)
+    labels, rows = by_label(waits.host, _host_labels(analysis, waits, folds))
+    idle_somewhere = int(np.count_nonzero(rows.idle_ns))
+    if not idle_somewhere:
         return None
-    paths, limit = analysis.attribution.paths, max(18, width // 3)
-    lines = bool(waits.line_labels)
-    out = new_table("Host work", "Launches", "Host", "GPU idle", "Mostly in", Mostly_in=limit)
-    for row, name in enumerate(names[: min(shown, _LINES)]):
-        path = int(rows.path[row])
-        out.add_row(
-            left_cut(name, max(20, width - limit - 36)) if lines else plain(name),
-            f"{int(rows.launches[row]):,}",
-            time(int(rows.host_ns[row])),
-            time(int(rows.idle_ns[row])),
-            path_cut(paths.text(path) if path >= 0 else "(no range)", limit),
-        )
-    return Group(out, *_more(shown - _LINES, "more place", "--json"))
+    shown = rows.take(np.arange(min(idle_somewhere, view.rows())))
+    inside = [folds.text(path) if path >= 0 else "(no range)" for path in shown.path.tolist()]
+    out = table(
+        width,
+        names("Host work", labels[: len(shown)]),
+        numbers("Launches", [f"{count:,}" for count in shown.launches.tolist()], 3),
+        numbers("Host", list(map(time, shown.host_ns.tolist())), 1),
+        numbers("GPU idle", list(map(time, shown.idle_ns.tolist()))),
+        names("Mostly in", inside, 2),
+    )
+    return Group(out, *more(idle_somewhere - len(shown), "place"))
 
 
-def _host_labels(analysis: Analysis, waits: Waits) -> list[str]:
+def _host_labels(analysis: Analysis, waits: Waits, folds: Folds) -> list[str]:
     """What to call the host work of each row."""
-    table, paths = waits.host, analysis.attribution.paths
-    lines = waits.line_labels
-    names = paths.names.to_pylist()
+    table_, lines = waits.host, waits.line_labels
+    operators = waits.operators.of(table_.path)
+    found = zip(table_.line.tolist(), operators, table_.path.tolist(), strict=True)
     return [
         lines[line]
         if line >= 0
-        else operator or (names[paths.name[path]] if path >= 0 else "(no range)")
-        for line, operator, path in zip(
-            table.line.tolist(),
-            waits.operators.of(table.path),
-            table.path.tolist(),
-            strict=True,
-        )
+        else operator or (folds.name(int(folds.first[path])) if path >= 0 else "(no range)")
+        for line, operator, path in found
     ]
-
-
-def _more(number: int, noun: str, options: str) -> list[Text]:
-    return [Text(f"… {counted(number, noun)} ({options})", "dim")] if number > 0 else []

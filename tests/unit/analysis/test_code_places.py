@@ -16,7 +16,7 @@ from nvprobe.analysis import Analysis, analyze
 from nvprobe.analysis.code_places import code_places
 from nvprobe.attribution import attribute
 from nvprobe.report.console.advice import findings
-from nvprobe.report.console.view import TreeView
+from nvprobe.report.console.view import View
 from nvprobe.report.document import to_dict
 from nvprobe.trace import CallChains, Samples, Trace
 from nvprobe.trace.sidecar import CaptureRanges, ModuleCalls, Place, Sidecar
@@ -292,7 +292,7 @@ def analysis_of(scene: Scene, *places: Place) -> Analysis:
 
 def shown(analysis: Analysis) -> str:
     out = io.StringIO()
-    listing = findings(analysis, TreeView(), 300)
+    listing = findings(analysis, View(), 300)
     Console(file=out, width=300, force_terminal=False).print(listing)
     return out.getvalue()
 

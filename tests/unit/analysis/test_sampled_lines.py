@@ -20,7 +20,7 @@ from nvprobe.analysis.waiting.idle import SAMPLED_CAUSES
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.console import TreeView, console_for, print_report
+from nvprobe.report.console import View, console_for, print_report
 from nvprobe.report.document import to_json
 from nvprobe.trace import CallChains, Frames, Samples, Trace
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces
@@ -149,7 +149,7 @@ def test_the_line_that_was_seen_while_the_gpu_waited(tmp_path: Path) -> None:
     assert host["train.py:12 (step)"]["samples"] == 2
     assert sum(row["idle_ns"] for row in shown["host"]) == shown["idle"]["causes"]["host"]
     text = io.StringIO()
-    print_report(console_for(text, width=100), analysis, TreeView(by="line"))
+    print_report(console_for(text, width=100), analysis, View(by="line", show=("idle",)))
     assert "an estimate from 3 Python samples in idle time" in text.getvalue()
 
 

@@ -105,11 +105,14 @@ def test_a_process_that_is_not_there_is_named_with_those_that_are(capsys):
 def test_settings_come_from_pyproject_and_environment(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.nvprobe]\ndepth = 1\n")
-    _, shallow, _ = run(capsys, "demo")
-    assert "forward" not in shallow.split("\nIdle: ")[0].split("Range ")[1]
-    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.demo]\nkernels = 0\n")
-    assert "sgemm" not in run(capsys, "demo")[1]
-    monkeypatch.setenv("NVPROBE_DEMO_KERNELS", "3")
+    assert "forward" not in run(capsys, "demo", "--show", "ranges")[1]
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.demo]\nshow = 'steps,copies'\n")
+    _, sections, _ = run(capsys, "demo")
+    assert ("sgemm" in sections, "Memset" in sections) == (False, True)
+    monkeypatch.setenv("NVPROBE_DEMO_SHOW", "kernels")
+    assert "sgemm" in run(capsys, "demo")[1]
+    monkeypatch.delenv("NVPROBE_DEMO_SHOW")
+    monkeypatch.setenv("NVPROBE_DEMO_ALL", "1")
     assert "sgemm" in run(capsys, "demo")[1]
     (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.nonsense]\n")
     code, _, err = run(capsys, "demo")
@@ -167,9 +170,7 @@ def test_a_slip_in_the_settings_is_told(capsys, tmp_path, monkeypatch, text, wro
     assert run(capsys, "demo")[0] == 0, "an option of another command may be shared"
 
 
-@pytest.mark.parametrize(
-    "words", [["demo", "--json"], ["demo", "--rows=9"], ["demo", "-h"], ["-h"]]
-)
+@pytest.mark.parametrize("words", [["demo", "--json"], ["demo", "--top=9"], ["demo", "-h"], ["-h"]])
 def test_a_reader_that_leaves_early_is_no_error(words):
     """As ``head`` does; here it is gone before anything is printed, whatever else runs."""
     reads, writes = os.pipe()
@@ -205,8 +206,8 @@ def test_a_terminal_of_an_old_locale_gets_a_report():
             check=True,
         ).stdout
 
-    assert demo("--rows=3").startswith(b"h200_eager.sqlite ? nsys")
-    assert "\u2192" not in demo("--rows=3").decode("ascii")
+    assert demo("--top=3").startswith(b"h200_eager.sqlite ? nsys")
+    assert "\u2192" not in demo("--top=3").decode("ascii")
     assert json.loads(demo("--json").decode())["ledger"]["ops"] == 668
 
 

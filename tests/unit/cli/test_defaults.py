@@ -118,7 +118,7 @@ def test_variables_of_a_launch_are_known(capsys, project, monkeypatch):
 
 @pytest.mark.parametrize("mark", [".git", "pyproject.toml"])
 def test_the_project_ends_at_its_root(capsys, project, tmp_path, monkeypatch, mark):
-    settings(tmp_path, "[tool.nvprobe]\nrows = 1\n")
+    settings(tmp_path, "[tool.nvprobe]\ntop = 1\n")
     (project / mark).touch()
     code, _, err = run(capsys, "demo")
     assert code == 0
@@ -126,21 +126,21 @@ def test_the_project_ends_at_its_root(capsys, project, tmp_path, monkeypatch, ma
 
 
 def test_a_folder_below_the_root_has_its_settings(capsys, project, monkeypatch):
-    settings(project, "[tool.nvprobe]\nrows = 1\n")
+    settings(project, "[tool.nvprobe]\ntop = 1\n")
     (project / "deep" / "er").mkdir(parents=True)
     monkeypatch.chdir(project / "deep" / "er")
-    assert "settings from ../../pyproject.toml: rows" in run(capsys, "demo")[2]
+    assert "settings from ../../pyproject.toml: top" in run(capsys, "demo")[2]
     assert "settings from" not in run(capsys, "demo", "--quiet")[2]
 
 
 def test_nothing_above_the_home_directory_is_read(capsys, project, tmp_path, monkeypatch):
-    settings(tmp_path, "[tool.nvprobe]\nrows = 1\n")
+    settings(tmp_path, "[tool.nvprobe]\ntop = 1\n")
     monkeypatch.setenv("HOME", str(project))
     assert "settings from" not in run(capsys, "demo")[2]
 
 
 def test_a_file_that_others_may_write_is_not_read(capsys, project):
-    settings(project, "[tool.nvprobe]\nrows = 1\n")
+    settings(project, "[tool.nvprobe]\ntop = 1\n")
     (project / "pyproject.toml").chmod(0o666)
     code, _, err = run(capsys, "demo")
     assert code == 0
@@ -150,6 +150,6 @@ def test_a_file_that_others_may_write_is_not_read(capsys, project):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_file_of_another_user_is_not_read(capsys, project):
-    settings(project, "[tool.nvprobe]\nrows = 1\n")
+    settings(project, "[tool.nvprobe]\ntop = 1\n")
     os.chown(project / "pyproject.toml", 12345, -1)
     assert "pyproject.toml is not read" in run(capsys, "demo")[2]

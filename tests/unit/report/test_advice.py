@@ -14,8 +14,8 @@ from rich.console import Console
 from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.readers.memory_snapshot import load_memory_snapshot
-from nvprobe.report.console.advice import findings, memory_peak
-from nvprobe.report.console.view import TreeView
+from nvprobe.report.console.advice import first_findings, memory_peak
+from nvprobe.report.console.view import View
 from nvprobe.report.document import to_dict
 from nvprobe.trace import MemoryEvents
 from tests.unit.analysis.scenes import ALL_REDUCE, BF16_GEMM, Scene, analysis_of, loop
@@ -90,13 +90,13 @@ def test_a_snapshot_stands_beside_the_capture(snapshot: Path) -> None:
     assert told["file"] == "snapshot.pickle"
     (device,) = told["devices"]
     assert device["peak_bytes"] == device["holders"][0]["passing_bytes"] == 2 << 30
-    text = shown(memory_peak(analysis, TreeView(), 100))
+    text = shown(memory_peak(analysis, View(), 100))
     assert "model.py:31 forward  (passing: activation checkpointing would free it)" in text
     assert "\x1b" not in text
 
 
 def test_the_terminal_shows_what_is_saved_and_what_to_try() -> None:
-    text = shown(findings(analysis_of(loop(body)), TreeView(), 100))
+    text = shown(first_findings(analysis_of(loop(body)), View(), 100))
     assert "1. The GPU waits for data in step/data" in text
-    assert "% of a step (about " in text
+    assert "saves about " in text
     assert "→ DataLoader(num_workers" in text

@@ -10,9 +10,11 @@ from rich.cells import cell_len
 
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.attribution import Kind, attribute
+from nvprobe.cli.view import SECTIONS as OFFERED
 from nvprobe.demo import unpacked
 from nvprobe.readers import load
-from nvprobe.report.console import SORTS, TreeView, console_for, print_report
+from nvprobe.report.console import ALL, SECTIONS, SORTS, View, console_for, print_report
+from nvprobe.report.console.folding import fold
 from nvprobe.report.console.view import visible_tree
 
 
@@ -22,9 +24,9 @@ def demo() -> Analysis:
         return analyze(attribute(load(path)))
 
 
-def printed(analysis: Analysis, width: int, view: TreeView | None = None) -> str:
+def printed(analysis: Analysis, width: int, view: View | None = None) -> str:
     file = io.StringIO()
-    print_report(console_for(file, width=width), analysis, view or TreeView())
+    print_report(console_for(file, width=width), analysis, view or View(show=ALL))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
@@ -38,9 +40,53 @@ def test_a_pipe_has_no_colours(demo, monkeypatch):
     assert "\x1b" not in printed(demo, 100)
 
 
+def test_sections_are_known_by_one_list():
+    assert tuple(SECTIONS) == ALL == OFFERED
+
+
+def test_the_first_screen_is_one_screen(demo):
+    assert len(printed(demo, 100, View()).splitlines()) <= 45
+
+
+def test_one_section_stands_below_the_verdict(demo):
+    text = printed(demo, 100, View(show=("copies",)))
+    assert [part.split()[0] for part in text.split("\n\n")] == [
+        "h200_eager.sqlite", "mostly", "Copy",
+    ]  # fmt: skip
+
+
+def test_top_is_of_every_table(demo):
+    one = View(show=ALL, top=1, by="path")
+    for part in printed(demo, 160, one).split("\n\n"):
+        head = part.split()[0]
+        if head in ("Range", "Waits", "Host", "Module", "Kernel", "Operator", "Copy", "Step"):
+            assert "more" in part.splitlines()[2], part
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("width", [40, 80])
+def test_what_is_sorted_by_is_shown(demo, sort, width):
+    heads = {"gpu": "GPU", "self": "Self GPU", "self-wall": "Self wall"}
+    text = printed(demo, width, View(show=("ranges",), sort=sort))
+    head = next(line for line in text.splitlines() if line.startswith("Range"))
+    assert heads.get(sort, sort.capitalize()) in head
+
+
+def test_no_color_is_no_code_at_all(demo, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" in printed(demo, 100)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in printed(demo, 100)
+
+
+def test_a_pipe_has_120_columns(demo, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console_for(io.StringIO()).width == 120
+
+
 def lines(analysis: Analysis, **view) -> list[tuple[str, int]]:
     """(path, depth) of each line of the tree."""
-    nodes, _ = visible_tree(analysis, TreeView(**view))
+    nodes, _ = visible_tree(analysis, View(**view), fold(analysis, unfold=True))
     return [(analysis.attribution.paths.text(node.path), node.depth) for node in nodes]
 
 
@@ -56,15 +102,16 @@ def test_options_choose_lines(demo):
 
 
 def test_rows_keep_the_greatest_and_say_how_many_more(demo):
-    nodes, more = visible_tree(demo, TreeView(rows=3))
-    everything, none = visible_tree(demo, TreeView(rows=10**6))
+    folds = fold(demo)
+    nodes, more = visible_tree(demo, View(top=3), folds)
+    everything, none = visible_tree(demo, View(top=10**6), folds)
     assert (len(nodes), none) == (3, 0)
     assert len(nodes) + more == len(everything)
 
 
 @pytest.mark.parametrize("sort", [*SORTS, "order"])
 def test_children_are_sorted_among_themselves(demo, sort):
-    nodes, _ = visible_tree(demo, TreeView(sort=sort, rows=10**6))
+    nodes, _ = visible_tree(demo, View(sort=sort, top=10**6), fold(demo, unfold=True))
     column = None if sort == "order" else getattr(demo.ranges, SORTS[sort])
     siblings: dict[int, list[int]] = {}
     for node in nodes:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution import attribute
-from nvprobe.report.console import TreeView, console_for, print_report
+from nvprobe.report.console import ALL, View, console_for, print_report
 from nvprobe.report.document import to_dict, to_json
 from nvprobe.trace import Trace
 from tests.random_waits import wait_traces
@@ -21,7 +21,7 @@ BREAKDOWNS = ("cause", "path", "line", "stream", "step")
 
 def printed(analysis: Analysis, by: str, width: int = 100) -> str:
     text = io.StringIO()
-    print_report(console_for(text, width=width), analysis, TreeView(by=by))
+    print_report(console_for(text, width=width), analysis, View(by=by, show=ALL))
     return text.getvalue()
 
 
@@ -59,7 +59,7 @@ def demo() -> Analysis:
 @pytest.mark.parametrize("by", BREAKDOWNS)
 def test_the_report_breaks_idle_time_down(demo: Analysis, by: str) -> None:
     text = printed(demo, by)
-    assert "Idle: 11.1 ms of 34.6 ms (32.1%) = host 74.3%" in text
+    assert "Idle: 2.73 ms a step, 11.1 ms of 34.6 ms (32.1%) = host 74.3%" in text
     wanted = {
         "path": "step/backward",
         "line": "(no line known)",
