@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.ranks.document import Document
-from nvprobe.report.console.format import path_cut, percent, plain, size, time
-from nvprobe.report.console.tables import new_table
-
-__all__ = ["print_job"]
+from nvprobe.report.console.format import percent, plain, size, time
+from nvprobe.report.console.tables import more, names, numbers, table, words
 
 _ROWS = 12
-_PATH = 44
 
 
 def print_job(console: Console, found: Document, *, rows: int | None = None) -> None:
     """Print the verdict, the ranks, what they wait for, and what to do."""
-    console.print(plain(found.verdict, "bold"), overflow="fold", no_wrap=False)
-    sections: tuple[Callable[[Document, int], RenderableType | None], ...] = (
+    console.print(Text(plain(found.verdict), "bold"))
+    sections: tuple[Callable[[Document, int, int], RenderableType | None], ...] = (
         _about, _ranks, _findings, _collectives, _paths, _differences, _notes,
     )  # fmt: skip
     for section in sections:
-        shown = section(found, rows or _ROWS)
+        shown = section(found, rows or _ROWS, console.width)
         if shown is not None:
             console.print()
             console.print(shown)
 
 
-def _about(found: Document, _: int) -> Text:
+def _about(found: Document, _: int, __: int) -> Text:
     number = len(found.ranks)
     whole = f" of {found.world_size}" if found.world_size else ""
     clock = {
@@ -44,45 +40,38 @@ def _about(found: Document, _: int) -> Text:
     return Text(f"{number}{whole} ranks, {len(found.steps)} steps; {clock}")
 
 
-def _ranks(found: Document, rows: int) -> Table:
-    columns = ("Step", "Compute", "Idle", "Communication", "Waits", "Transfer", "Last", "Late")
-    table = new_table("Rank", *columns)
+def _ranks(found: Document, rows: int, width: int) -> RenderableType:
     order = sorted(found.ranks, key=lambda one: -(one.late_ns or 0))
-    shown = order if len(order) <= rows else order[:rows]
-    for one in sorted(shown, key=lambda one: one.rank):
-        table.add_row(
-            f"{one.rank} {one.source}",
-            _time(one.step_ns),
-            _time(one.compute_ns),
-            _time(one.idle_ns),
-            _time(one.communication_ns),
-            _time(one.wait_ns),
-            _time(one.transfer_ns),
-            percent(one.last, found.clock.matched),
-            _time(one.late_ns),
-        )
-    unit = "per step" if found.steps else "per collective"
-    table.caption = (
-        f"step, compute, idle: of a typical step; late: {unit}; the rest: of the whole capture"
-        + (f"; the {rows} latest of {len(order)} are shown" if len(order) > rows else "")
+    shown = sorted(order[:rows], key=lambda one: one.rank)
+    listed = table(
+        width,
+        names("Rank", [f"{one.rank} {one.source}" for one in shown]),
+        numbers("Step", [_time(one.step_ns) for one in shown], 1),
+        numbers("Compute", [_time(one.compute_ns) for one in shown], 4),
+        numbers("Idle", [_time(one.idle_ns) for one in shown], 3),
+        numbers("Communication", [_time(one.communication_ns) for one in shown], 6),
+        numbers("Waits", [_time(one.wait_ns) for one in shown]),
+        numbers("Transfer", [_time(one.transfer_ns) for one in shown], 5),
+        numbers("Last", [percent(one.last, found.clock.matched) for one in shown], 2),
+        numbers("Late", [_time(one.late_ns) for one in shown]),
     )
-    table.caption_justify = "left"
-    return table
+    unit = "per step" if found.steps else "per collective"
+    note = f"step, compute, idle: of a typical step; late: {unit}; the rest: of the whole capture"
+    return Group(listed, *more(len(order) - len(shown), "rank", "--json"), Text(note, "dim"))
 
 
-def _findings(found: Document, _: int) -> Text | None:
+def _findings(found: Document, _: int, __: int) -> Text | None:
     if not found.findings:
         return None
     out = Text("Findings\n", "bold dim")
     for one in found.findings:
-        out.append_text(plain(f"• {one.title}"))
+        out.append(plain(f"• {one.title}"))
         if one.saves_ns is not None:
             out.append(f" (saves at most {time(one.saves_ns)} per step)")
         out.append("\n")
         kernel = one.evidence.get("kernel")
         if kernel:
-            out.append_text(plain(f"    kernel {kernel}"))
-            out.append("\n")
+            out.append(plain(f"    kernel {kernel}") + "\n")
         own, usual = one.evidence.get("own_ns"), one.evidence.get("usual_ns")
         if isinstance(own, int) and isinstance(usual, int):
             out.append(f"    {time(own)} per step, the others {time(usual)}\n")
@@ -92,62 +81,69 @@ def _findings(found: Document, _: int) -> Text | None:
     return out
 
 
-def _collectives(found: Document, rows: int) -> Table | None:
+def _collectives(found: Document, rows: int, width: int) -> RenderableType | None:
     if not found.collectives:
         return None
-    names = {group.group: group.name or group.group for group in found.groups}
-    roles = {group.group: group.role for group in found.groups}
-    columns = ("Count", "Size", "Skew", "Waiting", "Transfer", "Bus", "Exposed", "Last")
-    table = new_table("Collective", *columns)
-    for one in found.collectives[:rows]:
-        group = names[one.group] + (f" ({roles[one.group]})" if roles[one.group] else "")
-        bus = "–" if one.bus_bytes_s is None else f"{size(round(one.bus_bytes_s))}/s"
-        last = "–" if one.last_rank is None else f"{one.last_rank} in {one.last_share:.0%}"
-        table.add_row(
-            plain(f"{one.kind} {group}"),
-            f"{one.count:,}",
-            "–" if one.bytes is None else size(one.bytes),
-            time(one.skew_ns),
-            time(one.wait_ns),
-            time(one.transfer_ns),
-            bus,
-            time(one.exposed_ns),
-            last,
-        )
-    table.caption = "skew and transfer: median of one; waiting and exposed: of all members"
-    table.caption_justify = "left"
-    return table
+    groups = {group.group: group.name or group.group for group in found.groups}
+    roles = {group.group: f" ({group.role})" for group in found.groups if group.role}
+    shown = found.collectives[:rows]
+    last = ["–" if one.last_rank is None else str(one.last_rank) for one in shown]
+    share = ["" if one.last_rank is None else f" in {one.last_share:.0%}" for one in shown]
+    listed = table(
+        width,
+        names("Collective", [_kind(one.kind, one.group, groups, roles) for one in shown]),
+        numbers("Count", [f"{one.count:,}" for one in shown], 4),
+        numbers("Size", ["–" if one.bytes is None else size(one.bytes) for one in shown], 2),
+        numbers("Skew", [time(one.skew_ns) for one in shown], 5),
+        numbers("Waiting", [time(one.wait_ns) for one in shown]),
+        numbers("Transfer", [time(one.transfer_ns) for one in shown], 1),
+        numbers("Bus", [_rate(one.bus_bytes_s) for one in shown], 3),
+        numbers("Exposed", [time(one.exposed_ns) for one in shown], 6),
+        numbers("Last", [a + b for a, b in zip(last, share, strict=True)], 7),
+    )
+    note = "skew and transfer: median of one; waiting and exposed: of all members"
+    left = len(found.collectives) - len(shown)
+    return Group(listed, *more(left, "collective", "--json"), Text(note, "dim"))
 
 
-def _paths(found: Document, rows: int) -> Table | None:
+def _kind(kind: str, group: str, groups: dict[str, str], roles: dict[str, str]) -> str:
+    return f"{kind} {groups[group]}{roles.get(group, '')}"
+
+
+def _rate(bytes_s: float | None) -> str:
+    return "–" if bytes_s is None else f"{size(round(bytes_s))}/s"
+
+
+def _paths(found: Document, rows: int, width: int) -> RenderableType | None:
     some = [one for one in found.paths if one.longest_ns >= 10_000][: rows // 2]
     if not some:
         return None
-    table = new_table("Ranks differ in", "What", "Median", "Longest", "Rank")
-    for one in some:
-        table.add_row(
-            path_cut(one.path, _PATH),
-            one.kind,
-            time(one.median_ns),
-            time(one.longest_ns),
-            f"{one.longest_rank}",
-        )
-    return table
+    return table(
+        width,
+        names("Ranks differ in", [one.path or "–" for one in some]),
+        words("What", [one.kind for one in some], 1),
+        numbers("Median", [time(one.median_ns) for one in some]),
+        numbers("Longest", [time(one.longest_ns) for one in some]),
+        numbers("Rank", [f"{one.longest_rank}" for one in some]),
+    )
 
 
-def _differences(found: Document, rows: int) -> Table | None:
+def _differences(found: Document, rows: int, width: int) -> RenderableType | None:
     if not found.differences:
         return None
-    table = new_table("Only on some ranks", "Ranks", "GPU time")
-    for one in found.differences[: rows // 2]:
-        ranks = ", ".join(map(str, one.ranks[:4])) + (", …" if one.number > 4 else "")
-        table.add_row(plain(f"{one.kind} {one.name}"), ranks, _time(one.gpu_ns))
-    return table
+    some = found.differences[: rows // 2]
+    ranks = [", ".join(map(str, one.ranks[:4])) + ", …" * (one.number > 4) for one in some]
+    return table(
+        width,
+        names("Only on some ranks", [f"{one.kind} {one.name}" for one in some]),
+        numbers("Ranks", ranks),
+        numbers("GPU time", [_time(one.gpu_ns) for one in some]),
+    )
 
 
-def _notes(found: Document, _: int) -> Text | None:
+def _notes(found: Document, _: int, __: int) -> Text | None:
     lines = [*found.warnings, *(f"{one.source} was left out: {one.error}" for one in found.failed)]
-    return Text("\n").join(plain(f"Note: {line}") for line in lines) if lines else None
+    return Text("\n".join(plain(f"Note: {line}") for line in lines)) if lines else None
 
 
 def _time(ns: int | None) -> str:
