@@ -12,7 +12,8 @@ from nvprobe.analysis.verdict import duration
 from nvprobe.comparison.alignment import above
 from nvprobe.comparison.model import Comparison, Counter, PathChange, StepComparison, Time
 from nvprobe.comparison.verdict import change, share, what_in_words
-from nvprobe.report.console.format import path_cut, plain
+from nvprobe.report.console.format import plain
+from nvprobe.report.console.names import apart
 from nvprobe.report.console.tables import new_table
 
 _ROWS = 10
@@ -46,19 +47,19 @@ def _heading(found: Comparison) -> Text:
     for name, side in (("before", found.before), ("after", found.after)):
         files = ", ".join(run.files[0] if run.files else "?" for run in side)
         steps = sum(run.steps for run in side)
-        out.append_text(plain(f"{name}: {files} ({steps} steps)", "dim"))
+        out.append(plain(f"{name}: {files} ({steps} steps)"), "dim")
         out.append("\n")
     out.append("\n")
-    out.append_text(plain(found.verdict, "bold"))
-    out.no_wrap = False
-    return out
+    return out.append(plain(found.verdict), "bold")
 
 
 def _differences(found: Comparison) -> RenderableType:
     table = new_table("Not the same", "Before", "After")
     for one in found.differences:
         style = "bold red" if one.decides else ""
-        table.add_row(plain(one.what, style), plain(one.before or "–"), plain(one.after or "–"))
+        table.add_row(
+            Text(plain(one.what), style), plain(one.before or "–"), plain(one.after or "–")
+        )
     return table
 
 
@@ -120,7 +121,7 @@ def _explained(step: StepComparison) -> RenderableType:
     shown = [part for part in step.parts[:_ROWS] if part.change_ns]
     for part in shown:
         style = ("red" if part.change_ns > 0 else "green") if part.changed else ""
-        table.add_row(path_cut(part.path or "(no range)", _WIDTH), what_in_words(part.what),
+        table.add_row(_cut(part.path or "(no range)"), what_in_words(part.what),
                       duration(part.before_ns), duration(part.after_ns),
                       Text(change(part.change_ns), style))  # fmt: skip
     rest = step.parts[len(shown) :]
@@ -141,12 +142,16 @@ def _paths(step: StepComparison) -> RenderableType:
     moved = [one for one in both if one.gpu is not None and one.gpu.changed] or both[:3]
     for one in moved[:_ROWS]:
         assert one.gpu is not None
-        _row(table, path_cut(_names(one), _WIDTH), one.gpu)
+        _row(table, _cut(_names(one)), one.gpu)
     for one in _outermost(step.paths)[:_ROWS]:
         time = duration(one.gpu_ns or 0)
         only = ("–", time, "new") if one.before is None else (time, "–", "gone")
-        table.add_row(path_cut(one.before or one.after, _WIDTH), *only, "", "")
+        table.add_row(_cut(one.before or one.after or "–"), *only, "", "")
     return table
+
+
+def _cut(path: str) -> str:
+    return apart([plain(path)], _WIDTH)[0]
 
 
 def _names(one: PathChange) -> str:
@@ -189,7 +194,7 @@ def _findings(found: Comparison) -> RenderableType:
         title = one.after or one.before
         word = {"same": "still", "gone": "gone", "new": "new"}[one.status]
         style = {"same": "dim", "gone": "green", "new": "red"}[one.status]
-        out.append_text(Text(f"\n{word}: ", style) + plain(title))
+        out.append_text(Text(f"\n{word}: ", style) + Text(plain(title)))
     return out
 
 
@@ -199,7 +204,7 @@ def _gate(found: Comparison) -> RenderableType:
     passed = len(found.gate.checks) - len(shown)
     out = Text(f"Gate: {found.gate.outcome}", _OUTCOMES[found.gate.outcome])
     for one in shown:
-        out.append_text(Text(f"\n{one.outcome}: ", _OUTCOMES[one.outcome]) + plain(one.line))
+        out.append_text(Text(f"\n{one.outcome}: ", _OUTCOMES[one.outcome]) + Text(plain(one.line)))
     if passed:
         out.append(f"\n{passed} check{'s' if passed != 1 else ''} passed", "green")
     return out

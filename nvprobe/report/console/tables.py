@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
+from rich.table import Table
 from rich.text import Text
 
 from nvprobe.readers.input_errors import printable
@@ -96,3 +97,12 @@ def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]
         space = " " * (size - cell_len(text))
         padded.append(set_cell_size(text, size) if column.left else space + text)
     return (" " * _GAP).join(padded).rstrip()
+
+
+def new_table(*columns: str) -> Table:
+    """A table of styled cells: the first column takes the width that is left."""
+    out = Table(box=None, padding=(0, 2, 0, 0), header_style="bold dim")
+    for position, name in enumerate(columns):
+        left = position == 0 or name == "What"
+        out.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+    return out
