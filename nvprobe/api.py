@@ -44,6 +44,7 @@ def analyze(
     ranges: str | Sequence[str] = (),
     steps: tuple[int, int] | None = None,
     time: tuple[int | None, int | None] | None = None,
+    everything: bool = False,
 ) -> Results:
     """Attribute and analyze what :func:`nvprobe.load` returned, or the files themselves.
 
@@ -51,7 +52,7 @@ def analyze(
     physical devices, thread ids, NVTX domains, paths with ``*``; ``(first, one after the last)``
     step, ``(begin, end)`` in ns. ``index_rules`` are regular expressions that take a number off
     range names (groups ``name`` and ``index``), ``step_names`` those of names that are steps
-    (docs/inference.md).
+    (docs/inference.md). Of a whole run its steady steps count, unless ``everything`` is asked for.
     Raises :class:`~nvprobe.errors.InputError` where an input cannot be used,
     :class:`~nvprobe.errors.UsageError` where a filter names what the capture does not have.
     """
@@ -64,6 +65,7 @@ def analyze(
         steps=None if steps is None else _window("steps", steps),
         time=None if time is None else _window("time", time),
         step_names=_texts("step_names", step_names),
+        everything=everything,
     )
     rules = _texts("index_rules", index_rules)
     return Results(analyze_attribution(select(_trace(inputs), selection, rules)))

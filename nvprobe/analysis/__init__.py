@@ -21,6 +21,7 @@ from nvprobe.analysis.profiler_cost import profiler_cost
 from nvprobe.analysis.replay.prepared import replay_of
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes, range_shapes
+from nvprobe.analysis.steady import left_out
 from nvprobe.analysis.step_parts import step_parts
 from nvprobe.analysis.steps import span_rows, step_spread, steps
 from nvprobe.analysis.verdict import Doubts, verdict
@@ -61,10 +62,11 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         ranges=ranges,
         kernels=kernel_rows,
         copies=copies(attribution),
-        steps=dataclasses.replace(step_rows, idle_ns=idle_of_steps(evidence.waits, len(step_rows))),
+        steps=dataclasses.replace(step_rows, idle_ns=idle_of_steps(evidence.waits, step_rows)),
         step_spread=step_spread(step_rows),
         spans=span_rows(attribution.trace),
         devices=devices,
+        left_out=left_out(attribution),
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows, shapes, fidelity),
         waits=evidence.waits,

@@ -144,8 +144,15 @@ class Steps(Table):
     kv_tokens: Column = column("i8")
     padded_requests: Column = column("i8")
     """Requests that a CUDA graph computed for: the batch and its padding."""
+    steady: Column | None = column("?", optional=True)
+    """Bool: the report is about it; ``None`` where it is about all of them."""
     idle_ns: Column | None = column("i8", optional=True)
-    """GPU idle time inside the step, over devices."""
+    """GPU idle time inside the step, over devices; UNKNOWN outside of what a report is about."""
+
+    @property
+    def shown(self) -> Steps:
+        """The steps that a report is about."""
+        return self if self.steady is None else self.take(self.steady)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import dataclasses
 import numpy as np
 
 from nvprobe.analysis.grouping import counts, distinct, push_up, sums
-from nvprobe.analysis.model import UNKNOWN, PathQuantities
+from nvprobe.analysis.model import UNKNOWN, PathQuantities, Steps
 from nvprobe.analysis.overlap.communication import exposed_by_path
 from nvprobe.analysis.timelines import Timeline, alone, thread_timeline
 from nvprobe.analysis.waiting.waits import Waits
@@ -293,6 +293,7 @@ def with_waits(ranges: PathQuantities, attribution: Attribution, waits: Waits) -
     return ranges
 
 
-def idle_of_steps(waits: Waits, steps: int) -> Column:
+def idle_of_steps(waits: Waits, steps: Steps) -> Column:
     """``idle_ns`` of every step: over devices, cut at its borders."""
-    return sums(waits.idle.step, waits.idle.ns, steps)
+    idle = sums(waits.idle.step, waits.idle.ns, len(steps))
+    return idle if steps.steady is None else np.where(steps.steady, idle, UNKNOWN)

@@ -29,6 +29,7 @@ from nvprobe.analysis.model import (
     StepSpread,
 )
 from nvprobe.analysis.profiler_cost import ProfilerCost
+from nvprobe.analysis.steady import LeftOut
 from nvprobe.analysis.step_parts import StepParts
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.ledger import Ledger
@@ -51,6 +52,8 @@ class Analysis:
     step_spread: StepSpread | None
     spans: SpanRows
     devices: DeviceUse
+    left_out: LeftOut | None = None
+    """What of a whole run the tables are not about; None where they are about all of it."""
     warnings: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     modules: list[dict[str, Any]] | None = None

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nvprobe.analysis.steps import steps
+from nvprobe.analysis.steady import steady_steps
+from nvprobe.analysis.steps import steps, unnamed_steps
 from nvprobe.attribution import attribute
 from nvprobe.attribution.model import (
     Attribution,
@@ -73,10 +74,12 @@ class Selection:
     """Begin and end in ns since the begin of the capture."""
     step_names: tuple[str, ...] = ()
     """Regular expressions of names that are steps; they filter nothing."""
+    everything: bool = False
+    """Also what warms up, starts and ends a whole run."""
 
     def __bool__(self) -> bool:
         """Whether anything is filtered."""
-        return dataclasses.replace(self, step_names=()) != Selection()
+        return dataclasses.replace(self, step_names=(), everything=False) != Selection()
 
     def words(self) -> tuple[str, ...]:
         """The filters as a user gives them."""
@@ -93,12 +96,35 @@ class Selection:
 
 
 def select(trace: Trace, selection: Selection, index_rules: Sequence[str] = ()) -> Attribution:
-    """Attribute ``trace``, and leave what ``selection`` lets through.
+    """Attribute ``trace``, and leave what ``selection`` lets through; else its steady steps.
 
     Raises UsageError where a filter names what the capture does not have.
     """
     whole = attribute(of_domains(trace, selection.domains), index_rules, selection.step_names)
-    return within(whole, selection) if selection else whole
+    if selection:
+        return within(whole, selection)
+    return whole if selection.everything else _steady(whole)
+
+
+def _steady(whole: Attribution) -> Attribution:
+    """The steady steps of a capture of a whole run; else all of it."""
+    table = steps(whole, np.empty(0, np.int64))
+    found = steady_steps(whole, table)
+    if found is None:
+        return whole
+    part = within(whole, Selection(time=(found.start, found.end)))
+    assert part.outside is not None
+    assert part.unfiltered is not None
+    first, last = found.numbers
+    return dataclasses.replace(
+        part,
+        outside=dataclasses.replace(part.outside, filters=(f"steps {first}:{last}",)),
+        unfiltered=dataclasses.replace(
+            part.unfiltered,
+            steps=table.with_columns(steady=found.steady),
+            left_out=found.left_out,
+        ),
+    )
 
 
 def of_domains(trace: Trace, domains: Sequence[str]) -> Trace:
@@ -160,7 +186,7 @@ def within(attribution: Attribution, selection: Selection) -> Attribution:
         valid=attribution.valid[ops],
         duration=attribution.duration[ops],
         outside=outside,
-        unfiltered=Unfiltered(_counting(attribution, ops), ops, ranges),
+        unfiltered=Unfiltered(_counting(attribution, ops), ops, ranges, unnamed_steps(attribution)),
     )
 
 

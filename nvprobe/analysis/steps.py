@@ -11,6 +11,8 @@ initiating thread when they were called for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import UNKNOWN, FoundBy, SpanRows, Steps, StepSpread
 from nvprobe.analysis.timelines import launches_kernels, process_timeline
+from nvprobe.analysis.units import Units, find_units
 from nvprobe.attribution.engines import Batches, Role, parse
 from nvprobe.attribution.intervals import Instants, firsts, union_length
 from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
@@ -25,31 +28,78 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.names import STEP_WORDS
 from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
-__all__ = ["span_rows", "step_at", "step_or_next", "step_spread", "steps"]
+__all__ = ["span_rows", "step_at", "step_or_next", "step_spread", "steps", "unnamed_steps"]
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
     """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""
+    held = attribution.unfiltered
+    if held is not None and isinstance(held.steps, Steps):
+        return held.steps
     ranges, tree = attribution.trace.ranges, attribution.tree
     rows, found_by = _step_ranges(attribution)
-    if not len(rows):
+    lacking = np.ones(len(attribution.trace.processes), bool)
+    lacking[ranges.process[rows]] = False
+    named = {
+        "process": ranges.process[rows],
+        "range": rows,
+        "path": tree.path[rows],
+        "index": _numbers(tree.index[rows], ranges.process[rows]),
+        "start": ranges.start[rows],
+        "end": tree.end[rows],
+        "found_by": found_by,
+        **_batches(attribution, rows),
+    }
+    found = {name: np.concatenate((values, other))
+             for (name, values), other in zip(named.items(),
+                                              _unnamed(attribution, lacking, named).values(),
+                                              strict=True)}  # fmt: skip
+    if not len(found["start"]):
         return Steps.empty()
-    process, start, end = ranges.process[rows], ranges.start[rows], tree.end[rows]
+    order = np.lexsort((found["start"], found["process"]))
+    found = {name: values[order] for name, values in found.items()}
+    process, start, end = found["process"], found["start"], found["end"]
     own = _work(attribution, process, start, end)
     return Steps(
-        process=process,
-        range=rows,
-        path=tree.path[rows],
-        index=_numbers(tree.index[rows], process),
-        start=start,
-        end=end,
+        **found,
         wall_ns=np.maximum(end - start, 0),
         ops=own[0],
         gpu_ns=own[1],
         gpu_busy_ns=own[2],
         missing_launches=_lost(attribution, lost_launches, process, start, end),
-        found_by=found_by,
-        **_batches(attribution, rows),
+    )
+
+
+def unnamed_steps(attribution: Attribution) -> Units:
+    """The steps of processes in which no range marks any."""
+    lacking = np.ones(len(attribution.trace.processes), bool)
+    lacking[attribution.trace.ranges.process[_step_ranges(attribution)[0]]] = False
+    return _units(attribution, lacking)
+
+
+def _unnamed(
+    attribution: Attribution, lacking: Column, columns: Mapping[str, Column]
+) -> dict[str, Column]:
+    """The same columns of the steps that no range marks, of the processes that lack others."""
+    units = _units(attribution, lacking)
+    known = units.columns()
+    none = np.full(len(units), UNKNOWN)
+    return {name: known.get(name, np.full(len(units), NO_ROW) if name == "range" else none)
+            for name in columns}  # fmt: skip
+
+
+def _units(attribution: Attribution, lacking: Column) -> Units:
+    """Units of the whole capture; of a selection those that lie in its window, cut to it."""
+    held = attribution.unfiltered
+    if held is None:
+        return find_units(attribution, lacking)
+    if not isinstance(held.units, Units):
+        return Units.empty()
+    trace, units = attribution.trace, held.units
+    inside = lacking[units.process] & (units.start < trace.end_ns) & (units.end > trace.start_ns)
+    units = units.take(inside)
+    return units.with_columns(
+        start=np.maximum(units.start, trace.start_ns), end=np.minimum(units.end, trace.end_ns)
     )
 
 
@@ -73,6 +123,7 @@ def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
 
 def step_spread(table: Steps) -> StepSpread | None:
     """How much the host time of steps varies; ``None`` without steps."""
+    table = table.shown
     if not len(table):
         return None
     wall = np.sort(table.wall_ns)

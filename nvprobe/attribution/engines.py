@@ -80,7 +80,7 @@ class Form:
     """Regular expression (RE2) of all of it; groups are columns of `Batches`, or ``name``,
     ``phase``, ``requests`` and ``tokens``."""
     name: str
-    """Clean name; empty where the group ``name`` gives it."""
+    """Clean name, or what stands in front of the group ``name``."""
     role: Role = Role.STEP
 
 
@@ -149,14 +149,14 @@ FORMS: tuple[Form, ...] = (
         "JAX",
         r"(?:TSL:)?XlaModule:#",
         r"(?:TSL:)?XlaModule:#(?:[^#]*,)?hlo_module=(?P<name>[^,#]+)[^#]*#",
-        "",
+        "XlaModule:",
         Role.CALL,
     ),
     Form(
         "JAX",
         r"(?:TSL:)?Thunk:#",
         r"(?:TSL:)?Thunk:#(?:[^#]*,)?hlo_op=(?P<name>[^,#]+)[^#]*#",
-        "",
+        "Thunk:",
         Role.PART,
     ),
 )
@@ -217,7 +217,7 @@ def parse(texts: pa.StringArray, rules: Sequence[str] = ()) -> Parsed:
 
 def _own(rule: str) -> Form:
     """The user's own form: a step."""
-    return Form("--step-name", "", f"(?:{rule})", "step")
+    return Form("--step-name", "", f"(?:{rule})", "" if "(?P<name>" in rule else "step")
 
 
 def _candidates(texts: pa.StringArray) -> Column:
@@ -255,7 +255,9 @@ def _columns(fields: pa.StructArray, form: Form) -> tuple[pa.StringArray, Column
     """(clean name, role, columns) of names of one form."""
     size = len(fields)
     groups = {field.name: fields.field(position) for position, field in enumerate(fields.type)}
-    name = groups.get("name", pa.array([form.name] * size, pa.string()))
+    name = pa.array([form.name] * size, pa.string())
+    if "name" in groups:
+        name = pc.binary_join_element_wise(name, groups["name"], "")
     values = {
         group: _number(texts, form)
         for group, texts in groups.items()

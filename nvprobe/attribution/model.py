@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from nvprobe import limits
 from nvprobe.errors import InputError
-from nvprobe.trace import Column, Trace
+from nvprobe.trace import Column, Table, Trace
 
 if TYPE_CHECKING:
     from nvprobe.attribution.names import CleanNames
@@ -169,6 +169,12 @@ class Unfiltered:
     """bool per op of it: left by the filter."""
     ranges: Column
     """bool per range of it."""
+    units: Table | None = None
+    """Its steps that no range marks: what is left may be too little to find them in."""
+    steps: Table | None = None
+    """All steps of a whole run, where what is left are its steady ones."""
+    left_out: object = None
+    """What lies around the steady ones (`nvprobe.analysis.steady.LeftOut`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,13 @@ _OPTIONS = (
         metavar="SECTION,...",
         help=f"Sections instead of the first screen: {', '.join(SECTIONS)}.",
     ),
-    click.option("--all", "show", flag_value=SECTIONS, type=Sections(), help="Every section."),
+    click.option(
+        "--all",
+        "show",
+        flag_value=SECTIONS,
+        type=Sections(),
+        help="Every section, and a whole run with its start, warm-up and end.",
+    ),
     click.option("--depth", type=click.IntRange(1), help="Levels of the range tree."),
     click.option(
         "--kind",

@@ -20,7 +20,7 @@ from nvprobe.comparison.model import (
     RunFacts,
     StepComparison,
 )
-from nvprobe.comparison.samples import Group, Run, groups_of, work_of
+from nvprobe.comparison.samples import Group, Run, groups_of, step_count, work_of
 from nvprobe.comparison.steps import compare_steps
 from nvprobe.comparison.verdict import verdict
 from nvprobe.errors import UsageError
@@ -126,7 +126,7 @@ def _graphs(before: Document, after: Document) -> list[GraphChange]:
     sides = [
         {(one.id, one.phase): one for one in run.compiled_graphs or ()} for run in (before, after)
     ]
-    steps = [max(len(run.steps), 1) for run in (before, after)]
+    steps = [step_count(run) for run in (before, after)]
     return [
         _graph(*key, sides[0].get(key), sides[1].get(key), steps)
         for key in dict.fromkeys((*sides[0], *sides[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nvprobe.comparison.model import Difference
+from nvprobe.comparison.samples import step_count
 from nvprobe.report.document import Document
 
 _CLOCK_CLOSE = 0.02
@@ -70,7 +71,7 @@ def _graph_mode(run: Document) -> str | None:
 def _copied_in(run: Document) -> str | None:
     """Bytes copied to the GPU a step: another batch, most often."""
     found = [one.bytes for one in run.copies if one.name == "Memcpy HtoD" and one.bytes is not None]
-    return f"{sum(found) // max(len(run.steps), 1):,} bytes a step" if found else None
+    return f"{sum(found) // step_count(run):,} bytes a step" if found else None
 
 
 _FACTS: dict[str, tuple[bool, Callable[[Document], str | None]]] = {

@@ -62,9 +62,10 @@ def groups_of(document: Document) -> dict[Group, list[int]]:
     if not document.steps:
         return {Group(None): []}
     out: dict[Group, list[int]] = {}
-    for row, step in enumerate(document.steps):
-        out.setdefault(group_of(step), []).append(row)
-    inner = range(1, len(document.steps) - 1)
+    steady = [row for row, step in enumerate(document.steps) if step.steady]
+    for row in steady:
+        out.setdefault(group_of(document.steps[row]), []).append(row)
+    inner = steady[1:-1]
     if len(inner) + 2 >= _FEWEST_INNER:
         whole = {group: [row for row in rows if row in inner] for group, rows in out.items()}
         out = {group: rows for group, rows in whole.items() if rows} or out
@@ -78,9 +79,14 @@ def group_of(step: Step) -> Group:
     return Group(step.path, step.unit, step.phase, batch)
 
 
+def step_count(document: Document) -> int:
+    """How many steps the tables of a run are about; 1 where it has none."""
+    return max(sum(step.steady for step in document.steps), 1)
+
+
 def work_of(document: Document) -> dict[str, PathWork]:
     """What each path of a run does in a step."""
-    steps = max(len(document.steps), 1)
+    steps = step_count(document)
     return {
         one.path: PathWork(one.kind, one.calls / steps, one.ops / steps, one.gpu_ns / steps)
         for one in document.ranges

@@ -10,7 +10,16 @@ import numpy as np
 from nvprobe.comparison.alignment import above
 from nvprobe.comparison.counters import step_counters
 from nvprobe.comparison.model import Amount, Part, PathChange, StepComparison, Time
-from nvprobe.comparison.samples import GPU, Group, Run, Samples, groups_of, samples, work_of
+from nvprobe.comparison.samples import (
+    GPU,
+    Group,
+    Run,
+    Samples,
+    groups_of,
+    samples,
+    step_count,
+    work_of,
+)
 from nvprobe.comparison.statistics import Estimate, Floor, Matrix, estimate, noise_floor
 from nvprobe.report.document import Document
 
@@ -244,5 +253,5 @@ def _families(document: Document) -> dict[str, float]:
     out: dict[str, float] = {}
     for kernel in document.kernels:
         name = f"{kernel.class_ or kernel.kind}: {kernel.family or 'other'}"
-        out[name] = out.get(name, 0) + kernel.gpu_ns / max(len(document.steps), 1)
+        out[name] = out.get(name, 0) + kernel.gpu_ns / step_count(document)
     return out

@@ -21,7 +21,16 @@ from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profil
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
 from nvprobe.report.overlap import Collective, Overlap
-from nvprobe.report.paths import Ledger, Module, Operator, Range, SpanTotals, Step, StepSpread
+from nvprobe.report.paths import (
+    Ledger,
+    LeftOut,
+    Module,
+    Operator,
+    Range,
+    SpanTotals,
+    Step,
+    StepSpread,
+)
 from nvprobe.report.schema import Row, is_, measured, ns, pair
 from nvprobe.report.step_parts import StepParts, step_parts
 from nvprobe.report.waits import Host, Idle, Sync
@@ -84,6 +93,7 @@ class Document(Row, frozen=True):
     steps: Annotated[list[Step], is_("steps in the order of time")]
     step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
     step_parts: Annotated[StepParts | None, is_("where the time of steps goes; null without")]
+    left_out: Annotated[LeftOut | None, is_("what of a whole run is not counted; else null")]
     syncs: Annotated[list[Sync] | None, is_("synchronizing calls by call site")]
     idle: Annotated[Idle, is_("why the GPU waits")]
     overlap: Annotated[Overlap | None, is_("what ran at the same time")]
@@ -120,6 +130,7 @@ def document(analysis: Analysis) -> Document:
         steps=paths.steps(analysis),
         step_spread=paths.step_spread(analysis),
         step_parts=step_parts(analysis),
+        left_out=paths.left_out(analysis),
         syncs=waits.syncs(analysis),
         idle=waits.idle(analysis),
         overlap=overlap.overlap(analysis),

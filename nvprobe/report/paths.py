@@ -14,7 +14,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.engines import StepPhase
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Kind, Method
-from nvprobe.attribution.model import Outside as LeftOut
+from nvprobe.attribution.model import Outside as Filtered
 from nvprobe.report.kernels import OpTime, PathCounters, counters_of_paths
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, path_texts, rows, size
 
@@ -171,6 +171,16 @@ class Step(Row, frozen=True):
     decode_tokens: Annotated[int | None, is_("tokens that it computes for these")]
     kv_tokens: Annotated[int | None, is_("tokens in the KV cache of all requests")]
     padded_requests: Annotated[int | None, is_("requests of the CUDA graph, padding included")]
+    steady: Annotated[bool, is_("whether the other tables are about it, too")]
+
+
+class LeftOut(Row, frozen=True):
+    """What of a whole run the other tables are not about (`--all` counts it)."""
+
+    start_ns: Annotated[int, ns("from the begin of the capture to its first step")]
+    warmup_steps: Annotated[int, is_("steps before the loop had settled, or at its end")]
+    warmup_ns: Annotated[int, ns("from the first step to the first steady one")]
+    end_ns: Annotated[int, ns("from the end of the last steady step to the end of the capture")]
 
 
 class StepSpread(Row, frozen=True):
@@ -201,7 +211,7 @@ def ledger(analysis: Analysis) -> Ledger:
     )
 
 
-def _outside(left: LeftOut) -> Outside:
+def _outside(left: Filtered) -> Outside:
     return Outside(left.ops, left.gpu_ns, list(left.filters))
 
 
@@ -316,8 +326,15 @@ def steps(analysis: Analysis) -> list[Step]:
         end_ns=table.end.tolist(),
         found_by=[FoundBy(found).name.lower() for found in table.found_by.tolist()],
         unit=[UNITS[FoundBy(found)] for found in table.found_by.tolist()],
+        steady=[True] * len(table) if table.steady is None else table.steady.tolist(),
         phase=[StepPhase(phase).name.lower() if phase else None for phase in table.phase.tolist()],
     )
+
+
+def left_out(analysis: Analysis) -> LeftOut | None:
+    """What lies around the steady steps; null where the report is about everything."""
+    found = analysis.left_out
+    return None if found is None else LeftOut(**dataclasses.asdict(found))
 
 
 def step_spread(analysis: Analysis) -> StepSpread | None:

@@ -233,6 +233,8 @@ class Evidence:
 
         A step without ops is none: what is left when the loop has ended.
         """
+        if self.steps.steady is not None:
+            return np.flatnonzero(self.steps.steady & (self.steps.ops > 0))
         rows = np.flatnonzero(self.steps.ops > 0) if (self.steps.ops > 0).any() else None
         if rows is None:
             return np.arange(len(self.steps))

@@ -67,6 +67,7 @@ def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | No
 
 def _borders(steps: Steps) -> tuple[int, Column]:
     """(process with most steps, begins of its steps and the end of the last that launched)."""
+    steps = steps.shown
     if not len(steps):
         return 0, np.empty(0, np.int64)
     process = int(np.bincount(steps.process).argmax())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from nvprobe.analysis.code_places import FUNCTION, LINE, Line
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.verdict import duration
 from nvprobe.readers.input_errors import printable
+from nvprobe.trace import Column
 
 _LONGEST = 400
 _LONGEST_NAME = 10_000
@@ -55,8 +58,16 @@ def time(ns: int) -> str:
 
 def per_step(analysis: Analysis, ns: int) -> str:
     """The mean over the steps; nothing where there are none."""
-    count = len(analysis.steps)
+    count = len(analysis.steps.shown)
     return time(round(ns / count)) if count > 1 and ns != UNKNOWN else ""
+
+
+def in_steps(analysis: Analysis) -> Column:
+    """Bool per path: it is a step's own; every path where no range marks the steps."""
+    path = analysis.steps.path
+    out = np.zeros(len(analysis.attribution.paths.parent), bool)
+    out[path[path >= 0]] = True
+    return out | bool((path < 0).any())
 
 
 def span(low: int, high: int) -> str:

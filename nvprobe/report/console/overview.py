@@ -14,7 +14,7 @@ from nvprobe.attribution.model import Kind, Method
 from nvprobe.readers.input_errors import counted
 from nvprobe.report.console import waits
 from nvprobe.report.console.folding import Folds, fold
-from nvprobe.report.console.format import per_step, percent, plain, span, time
+from nvprobe.report.console.format import in_steps, per_step, percent, plain, span, time
 from nvprobe.report.console.profiler import profiler
 from nvprobe.report.console.tables import Column, names, numbers, table
 from nvprobe.report.console.view import ALL, View, chosen, sorted_by
@@ -79,10 +79,23 @@ def steps_in_a_line(analysis: Analysis, view: View, width: int) -> RenderableTyp
     if spread.count > 1:
         between = span(spread.shortest_ns, spread.longest_ns)
         text.append(f" (median; {between}, the longest is step {spread.slowest})")
-    busy = analysis.steps.gpu_busy_ns
+    busy = analysis.steps.shown.gpu_busy_ns
     if busy.any():
         text.append(f", GPU busy for {time(int(np.sort(busy)[len(busy) // 2]))}")
-    return text.append(profiler(analysis))
+    return text.append(profiler(analysis)).append(_around(analysis), "dim")
+
+
+def _around(analysis: Analysis) -> str:
+    """What of a whole run lies around the steady steps, and is not counted."""
+    left = analysis.left_out
+    if left is None:
+        return ""
+    warmup = counted(left.warmup_steps, "step")
+    parts = (
+        (left.start_ns, "start-up"), (left.warmup_ns, f"warm-up of {warmup}"), (left.end_ns, "end")
+    )  # fmt: skip
+    listed = ", ".join(f"{what} {time(ns)}" for ns, what in parts if ns > 0)
+    return f"; left out: {listed} (--all)"
 
 
 def ledger(analysis: Analysis, view: View, width: int) -> RenderableType | None:
@@ -170,8 +183,7 @@ def _own(analysis: Analysis, view: View, folds: Folds) -> tuple[Array, Array]:
     known = (at >= 0) & (values != UNKNOWN)
     own = np.zeros(len(at), np.int64)
     np.add.at(own, folds.first[at[known]], values[known])
-    stepping = np.zeros(len(at), bool)
-    stepping[analysis.steps.path] = True
+    stepping = in_steps(analysis)
     return own, paths.nearest(stepping) >= 0
 
 
@@ -179,7 +191,7 @@ def _a_step(
     analysis: Analysis, what: str, rows: Array, values: Sequence[int], seen: Array
 ) -> list[Column]:
     """A column of times per step, for paths that lie in steps."""
-    if len(analysis.steps) < 2:
+    if len(analysis.steps.shown) < 2:
         return []
     cells = [
         per_step(analysis, value) if seen[row] else "·"
@@ -231,7 +243,7 @@ def _says(analysis: Analysis, name: str) -> bool:
         "operators": analysis.operators,
         "copies": len(analysis.copies),
         "overlap": len(analysis.copies),
-        "steps": len(analysis.steps),
+        "steps": len(analysis.steps.shown),
         "graphs": analysis.compiled_graphs,
         "memory": analysis.memory or analysis.allocator or analysis.snapshot_peaks,
     }

@@ -9,14 +9,23 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.model import UNITS, UNKNOWN, FoundBy
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.input_errors import printable
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
 from nvprobe.report.console.folding import Folds, fold
-from nvprobe.report.console.format import kernel_name, per_step, percent, plain, size, span, time
+from nvprobe.report.console.format import (
+    in_steps,
+    kernel_name,
+    per_step,
+    percent,
+    plain,
+    size,
+    span,
+    time,
+)
 from nvprobe.report.console.graphs import compiled
 from nvprobe.report.console.tables import Column as TableColumn
 from nvprobe.report.console.tables import more, names, numbers, table
@@ -77,7 +86,7 @@ def tree(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     for key, (head, rank) in _COLUMNS.items():
         if not gpu and key in _OF_GPU and key != sort:
             continue
-        if key in _PER_STEP and len(analysis.steps) > 1:
+        if key in _PER_STEP and len(analysis.steps.shown) > 1:
             columns.append(numbers(f"{head}/step", quantities.per_step(key), _PER_STEP[key]))
         columns.append(numbers(head, quantities.cells(key), 0 if key == sort else rank))
         if key == "gpu":
@@ -124,9 +133,7 @@ class _Quantities:
     def per_step(self, key: str) -> list[str]:
         """Means over the steps, of what lies in steps."""
         paths = self.analysis.attribution.paths
-        stepping = np.zeros(len(paths.parent), bool)
-        stepping[self.analysis.steps.path] = True
-        inside = paths.nearest(stepping) >= 0
+        inside = paths.nearest(in_steps(self.analysis)) >= 0
         return [
             per_step(self.analysis, value) if inside[row] and value else "·"
             for row, value in zip(self.rows, self.sums(key), strict=True)
@@ -177,7 +184,7 @@ def kernels(analysis: Analysis, view: View, width: int) -> RenderableType | None
 
 def _each_step(analysis: Analysis, values: Column) -> list[TableColumn]:
     """GPU time a step, where all of the captured time is of steps or near to it."""
-    if len(analysis.steps) < 2:
+    if len(analysis.steps.shown) < 2:
         return []
     return [numbers("GPU/step", [per_step(analysis, value) for value in values.tolist()])]
 
@@ -212,14 +219,18 @@ def copies(analysis: Analysis, view: View, width: int) -> RenderableType | None:
 
 def steps(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Steps with their spread; of many, the slowest."""
-    all_, spread = analysis.steps, analysis.step_spread
+    all_, spread = analysis.steps.shown, analysis.step_spread
     if spread is None:
         return None
     rows = np.sort(np.argsort(-all_.wall_ns, kind="stable")[: view.rows()])
     shown, trace = all_.take(rows), analysis.attribution.trace
     several = len(set(all_.process.tolist())) > 1
     pids = [str(int(pid)) for pid in trace.processes.pid[shown.process]]
-    labels = zip(_paths(analysis, view, shown.path), shown.index.tolist(), strict=True)
+    of_units = [UNITS[FoundBy(found)] for found in shown.found_by.tolist()]
+    paths = _paths(analysis, view, shown.path)
+    marked = [path if row >= 0 else unit
+              for path, row, unit in zip(paths, shown.path.tolist(), of_units, strict=True)]  # fmt: skip
+    labels = zip(marked, shown.index.tolist(), strict=True)
     gpu = [
         numbers("GPU", list(map(time, shown.gpu_ns.tolist())), 1),
         numbers("Busy", list(map(time, shown.gpu_busy_ns.tolist()))),

@@ -55,8 +55,8 @@ def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
         return None
     window = int(analysis.devices.window_ns.sum())
     text = Text("Idle: ", "bold")
-    of_steps = analysis.steps.idle_ns
-    if len(analysis.steps) > 1 and of_steps is not None:
+    of_steps = analysis.steps.shown.idle_ns
+    if len(analysis.steps.shown) > 1 and of_steps is not None:
         text.append(f"{per_step(analysis, int(of_steps.sum()))} a step, ", "")
     text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ", "")
     cause, ns = by(waits.idle, "cause")

@@ -129,11 +129,15 @@ OTHERS: list[tuple[str, str, Role]] = [
         "LlamaForCausalLM.model.layers.0.self_attn",
         Role.MODULE,
     ),
-    ("TSL:XlaModule:#hlo_module=jit_train_step,program_id=7#", "jit_train_step", Role.CALL),
-    ("TSL:XlaModule:#prefix=a/b,hlo_module=jit_f#", "jit_f", Role.CALL),
-    ("XlaModule:#hlo_module=jit_f,program_id=7#", "jit_f", Role.CALL),
-    ("TSL:Thunk:#name=fusion.1,hlo_op=fusion.1#", "fusion.1", Role.PART),
-    ("Thunk:#hlo_op=dot.3#", "dot.3", Role.PART),
+    (
+        "TSL:XlaModule:#hlo_module=jit_train_step,program_id=7#",
+        "XlaModule:jit_train_step",
+        Role.CALL,
+    ),
+    ("TSL:XlaModule:#prefix=a/b,hlo_module=jit_f#", "XlaModule:jit_f", Role.CALL),
+    ("XlaModule:#hlo_module=jit_f,program_id=7#", "XlaModule:jit_f", Role.CALL),
+    ("TSL:Thunk:#name=fusion.1,hlo_op=fusion.1#", "Thunk:fusion.1", Role.PART),
+    ("Thunk:#hlo_op=dot.3#", "Thunk:dot.3", Role.PART),
 ]
 
 UNTOUCHED = [
@@ -182,7 +186,7 @@ def test_each_form_is_a_regular_expression_with_the_same_meaning_in_python() -> 
         form, match = next(
             (form, match) for form in FORMS if (match := re.fullmatch(form.pattern, text))
         )
-        assert name == (form.name or match["name"])
+        assert name == form.name + match.groupdict().get("name", "")
         assert re.match(form.begins, text)
 
 

@@ -13,9 +13,9 @@ from nvprobe.analysis.replay import gate
 from nvprobe.analysis.replay.build import Captured, build
 from nvprobe.analysis.replay.gate import CLOSE, fidelity
 from nvprobe.analysis.replay.model import ALL, NOTHING, EventKind
+from nvprobe.analysis.selection import Selection, select
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.waits import waits
-from nvprobe.attribution import attribute
 from nvprobe.merging.load import load
 from nvprobe.trace import Trace
 from tests.conftest import CORPUS
@@ -27,9 +27,9 @@ OTHERS = sorted([*CORPUS.glob("nsys/h200/*.sqlite"), *CORPUS.glob("kineto/h200/*
 
 
 def built(trace: Trace) -> Captured | None:
-    attribution = attribute(trace)
+    attribution = select(trace, Selection())
     found = steps(attribution, lost_launches(attribution))
-    return build(attribution, found, waits(attribution, found))
+    return build(attribution, found.shown, waits(attribution, found))
 
 
 def sidecars(capture: Path) -> list[Path]:
@@ -40,7 +40,7 @@ def sidecars(capture: Path) -> list[Path]:
 def test_the_unchanged_replay_is_the_captured_step(capture: Path) -> None:
     captured = built(load(capture, *sidecars(capture)))
     if captured is None:  # no steps, no calls, or no process that launches in its steps
-        assert "runs" not in capture.parts or "gen" in capture.parts  # generation has no steps
+        assert "runs" not in capture.parts
         assert "pairs" not in capture.parts
         return
     found = fidelity(captured)

@@ -1,0 +1,108 @@
+"""The steps that stand for the loop: without warm-up, first compilations, start and end.
+
+Of a capture of a whole run the report is about these steps. What is left out is counted by kind,
+and ``--all`` leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvprobe.analysis.model import Steps
+from nvprobe.attribution.engines import StepPhase
+from nvprobe.attribution.model import Attribution
+from nvprobe.trace import Column
+
+FEWEST = 5
+"""Steady steps that a report can be about."""
+_NEAR = 5
+"""Neighboring steps whose median says whether the loop has settled."""
+_SETTLED = 1.5
+"""A settled loop's steps are up to so many times as long as those of its second half."""
+_SLOW = 2
+"""A single step at the beginning that is so many times longer than usual warms up."""
+_LEAST_SHARE = 0.1
+"""Less of the capture than this is not worth leaving out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What the report is not about, in ns of the capture."""
+
+    start_ns: int
+    """From the begin of the capture to its first step."""
+    warmup_steps: int
+    warmup_ns: int
+    """From the first step to the first steady one."""
+    end_ns: int
+    """From the end of the last steady step to the end of the capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteadySteps:
+    """The steady steps of the leading process, and what lies around them."""
+
+    steady: Column
+    """Bool per row of the steps of all processes."""
+    start: int
+    end: int
+    numbers: tuple[int, int]
+    """Number of the first steady step and the one after the last."""
+    left_out: LeftOut
+
+
+def steady_steps(attribution: Attribution, steps: Steps) -> SteadySteps | None:
+    """The steady steps of a whole run; ``None`` where nothing much is to be left out."""
+    working = steps.ops > 0
+    if np.count_nonzero(working) < FEWEST:
+        return None
+    process = int(np.bincount(steps.process, weights=steps.gpu_ns).argmax())
+    rows = np.flatnonzero((steps.process == process) & working)
+    kept = rows[_settled(steps, rows) :]
+    trace = attribution.trace
+    begin, end = _captured(attribution)
+    start, last = int(steps.start[kept[0]]), int(steps.end[kept].max())
+    if len(kept) < FEWEST or (end - begin) * (1 - _LEAST_SHARE) < last - start:
+        return None
+    first = int(steps.start[rows[0]])
+    left = LeftOut(max(first - begin, 0), len(rows) - len(kept), start - first, max(end - last, 0))
+    steady = (steps.start >= start) & (steps.start < last)
+    steady &= np.isin(np.arange(len(steps)), kept) | (steps.process != process)
+    numbers = int(steps.index[kept[0]]), int(steps.index[kept[-1]]) + 1
+    return SteadySteps(steady, start, min(last, trace.end_ns), numbers, left)
+
+
+def left_out(attribution: Attribution) -> LeftOut | None:
+    """What lies around the steady steps that an attribution was narrowed down to."""
+    held = attribution.unfiltered
+    found = None if held is None else held.left_out
+    return found if isinstance(found, LeftOut) else None
+
+
+def _captured(attribution: Attribution) -> tuple[int, int]:
+    """From the first to the last record of calls and ops."""
+    calls, ops = attribution.trace.calls, attribution.trace.ops
+    starts = [int(table.start.min()) for table in (calls, ops) if len(table)]
+    ends = [int(table.end.max()) for table in (calls, ops) if len(table)]
+    return min(starts), max(ends)
+
+
+def _settled(steps: Steps, rows: Column) -> int:
+    """How many of the steps (in order of time) pass before the loop has settled; 0 for never."""
+    phase = steps.phase[rows]
+    known = phase[phase != StepPhase.UNKNOWN]
+    usual = np.flatnonzero(phase == (np.bincount(known).argmax() if len(known) else 0))
+    wall = steps.wall_ns[rows[usual]]
+    if len(wall) < 2 * FEWEST:
+        return 1 if len(wall) >= 3 and wall[0] > _SLOW * np.median(wall[1:]) else 0
+    level = np.median(wall[len(wall) // 2 :])
+    near = np.lib.stride_tricks.sliding_window_view(wall, _NEAR)
+    quiet = np.flatnonzero(np.median(near, axis=1) <= _SETTLED * level)
+    if not len(quiet) or quiet[0] > len(wall) // 2:
+        return 0
+    first = int(quiet[0])
+    while first < len(wall) - FEWEST and wall[first] > _SLOW * level:
+        first += 1
+    return int(usual[first - 1]) + 1 if first else 0
