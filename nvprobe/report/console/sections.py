@@ -228,8 +228,7 @@ def steps(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     pids = [str(int(pid)) for pid in trace.processes.pid[shown.process]]
     of_units = [UNITS[FoundBy(found)] for found in shown.found_by.tolist()]
     paths = _paths(analysis, view, shown.path)
-    marked = [path if row >= 0 else unit
-              for path, row, unit in zip(paths, shown.path.tolist(), of_units, strict=True)]  # fmt: skip
+    marked = np.where(shown.path >= 0, paths, of_units).tolist()
     labels = zip(marked, shown.index.tolist(), strict=True)
     gpu = [
         numbers("GPU", list(map(time, shown.gpu_ns.tolist())), 1),
