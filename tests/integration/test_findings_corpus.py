@@ -20,11 +20,18 @@ from nvprobe.report.document import to_dict
 RECORDED: dict[str, tuple[str, list[str]]] = {
     "kineto/h200/compile.json.gz": (
         "launch-bound in step",
-        ["pageable_copy", "launch_bound", "fp32_gemm", "host_work", "elementwise_chain"],
+        [
+            "pageable_copy",
+            "launch_bound",
+            "fp32_gemm",
+            "host_work",
+            "fp32_attention",
+            "elementwise_chain",
+        ],
     ),
     "kineto/h200/eager.json.gz": (
         "launch-bound in step",
-        ["pageable_copy", "fp32_gemm", "launch_bound", "elementwise_chain"],
+        ["pageable_copy", "fp32_gemm", "launch_bound", "fp32_attention", "elementwise_chain"],
     ),
     "kineto/h200/eager_kcpu.json.gz": (
         "unclear: the capture has no GPU records",
@@ -32,7 +39,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "kineto/h200/graph.json.gz": (
         "unclear: most idle time lies outside of repeated steps",
-        ["fp32_gemm"],
+        ["fp32_gemm", "fp32_attention"],
     ),
     "kineto/public/2020_resnet50_workers4.json.gz": (
         "launch-bound in the program",
@@ -60,11 +67,11 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "kineto/public/dlrm_8ranks_worker0.json.gz": (
         "exposed communication in ProfilerStep",
-        ["exposed_communication"],
+        ["exposed_communication", "empty_processors"],
     ),
     "kineto/public/dlrm_8ranks_worker1.json.gz": (
         "exposed communication in …/All2All_Pooled_Req/## alltoall_fwd_single ##",
-        ["exposed_communication"],
+        ["exposed_communication", "empty_processors"],
     ),
     "kineto/public/dlrm_8ranks_worker2.json.gz": (
         "unclear: the capture shows no repeated step, so waiting may be start-up",
@@ -72,7 +79,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "kineto/public/dlrm_8ranks_worker3.json.gz": (
         "exposed communication in …/All2All_Pooled_Req/## alltoall_fwd_single ##",
-        ["exposed_communication"],
+        ["exposed_communication", "empty_processors"],
     ),
     "kineto/public/event_sync_two_streams.json.gz": (
         "unclear: the capture shows no repeated step, so waiting may be start-up",
@@ -116,31 +123,31 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "nsys/h200/compile_emit.sqlite": (
         "launch-bound in step",
-        ["pageable_copy", "fp32_gemm", "launch_bound"],
+        ["pageable_copy", "fp32_gemm", "launch_bound", "fp32_attention"],
     ),
     "nsys/h200/compile_ro_node.sqlite": (
         "host-bound in step",
-        ["pageable_copy", "fp32_gemm", "host_work", "elementwise_chain"],
+        ["pageable_copy", "fp32_gemm", "host_work", "fp32_attention", "elementwise_chain"],
     ),
     "nsys/h200/compiled_ranges_break.sqlite": (
         "launch-bound in step",
-        ["fp32_gemm", "launch_bound", "implicit_sync", "elementwise_chain"],
+        ["fp32_gemm", "launch_bound", "fp32_attention", "implicit_sync", "elementwise_chain"],
     ),
     "nsys/h200/compiled_ranges_plain.sqlite": (
         "GPU-bound without the profiler",
-        ["fp32_gemm", "launch_bound", "elementwise_chain"],
+        ["fp32_gemm", "launch_bound", "fp32_attention", "elementwise_chain"],
     ),
     "nsys/h200/eager.sqlite": (
         "mostly GPU-bound, then launch-bound in step",
-        ["pageable_copy", "fp32_gemm", "launch_bound", "elementwise_chain"],
+        ["pageable_copy", "fp32_gemm", "launch_bound", "fp32_attention", "elementwise_chain"],
     ),
     "nsys/h200/eager_emit.sqlite": (
         "launch-bound in step",
-        ["pageable_copy", "fp32_gemm", "launch_bound", "elementwise_chain"],
+        ["pageable_copy", "fp32_gemm", "launch_bound", "fp32_attention", "elementwise_chain"],
     ),
     "nsys/h200/eager_kcpu.sqlite": (
         "launch-bound in step",
-        ["pageable_copy", "launch_bound", "fp32_gemm", "elementwise_chain"],
+        ["pageable_copy", "launch_bound", "fp32_gemm", "fp32_attention", "elementwise_chain"],
     ),
     "nsys/h200/graph_graph.sqlite": (
         "unclear: most idle time lies outside of repeated steps",
@@ -148,7 +155,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "nsys/h200/graph_node.sqlite": (
         "unclear: most idle time lies outside of repeated steps",
-        ["fp32_gemm"],
+        ["fp32_gemm", "fp32_attention"],
     ),
     "nsys/h200/named_domain.sqlite": (
         "launch-bound in step",

@@ -28,6 +28,7 @@ from nvprobe.analysis.findings.kernels import (
     gemm_efficiency,
     unfused_attention,
 )
+from nvprobe.analysis.findings.machine import empty_processors, low_clock, shared_gpu
 from nvprobe.analysis.findings.model import Evidence, Finding, Severity
 from nvprobe.analysis.findings.replayed import replayed
 from nvprobe.analysis.findings.sources import with_sources
@@ -76,6 +77,9 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     graph_gaps,
     memory_limit,
     memory_growth,
+    low_clock,
+    shared_gpu,
+    empty_processors,
     profiler_cost,
 )
 GENERAL_RULES: tuple[Callable[[Evidence, Sequence[Finding]], Iterator[Finding]], ...] = (

@@ -12,18 +12,26 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
+from nvprobe.analysis.findings.loops import Proposed
 from nvprobe.analysis.findings.model import Evidence, Finding
+from nvprobe.analysis.findings.sampled import Sampled, path_of_ops
 from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.graph_calls import compiling
 from nvprobe.analysis.grouping import push_up
+from nvprobe.analysis.kernels.classes import Family
+from nvprobe.analysis.replay.edits.kernels import fuse_chains
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.analysis.replay.search import Proposal
 from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak
 
-__all__ = ["compilation", "graph_breaks"]
+__all__ = ["compilation", "graph_breaks", "unfused_compiled"]
 
 _LONGEST_REASON = 160
+LAUNCHES, MOSTLY = 30, 0.4
+"""Launches of compiled graphs a step, and how many of them Inductor would fuse."""
 
 
 def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
@@ -151,3 +159,40 @@ def _steps_of(evidence: Evidence, spans: list[CompileSpan]) -> int:
     for span in spans:
         hit |= (steps.start[steady] < span.end) & (steps.end[steady] > span.start)
     return int(steps.wall_ns[steady][hit].sum())
+
+
+def unfused_compiled(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
+    """Compiled graphs that launch the kernels of eager torch: no code was generated for them."""
+    steps = Sampled(evidence, sample)
+    inside = steps.started_by(steps.below(r".", Kind.GRAPH)) & steps.kernels(r"")
+    family = evidence.classes.family[sample.op]
+    generated = inside & ((family == Family.TRITON) | steps.kernels(r"(?i)triton"))
+    fusible = inside & np.isin(family, (Family.ELEMENTWISE, Family.NORM, Family.REDUCTION))
+    count = np.count_nonzero(inside)
+    if generated.any() or count < LAUNCHES * sample.steps:
+        return
+    if np.count_nonzero(fusible) < MOSTLY * count:
+        return
+    rows = sample.op[fusible]
+    path = path_of_ops(evidence, sample.op[inside])
+    yield (
+        Finding(
+            id="unfused_compiled",
+            ops=rows,
+            title=f"What is compiled in {named(evidence.attribution.paths, path)} runs the kernels "
+            "of eager torch: nothing is fused",
+            path=path,
+            sources=(),
+            evidence={
+                "kernels_per_step": round(int(count) / sample.steps, 1),
+                "elementwise_per_step": round(len(rows) / sample.steps, 1),
+            },
+            saves_ns=(0, 0),
+            advice=(
+                'torch.compile(backend="inductor"), the default: "eager" and "aot_eager" are for '
+                "finding faults",
+                "TORCH_LOGS=inductor says what made it fall back",
+            ),
+        ),
+        Proposal(fuse_chains(sample, fusible), 1.0),
+    )

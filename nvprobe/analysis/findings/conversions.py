@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.loops import Proposed
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.sources import common_path, named
+from nvprobe.analysis.findings.sampled import kernels_named, path_of_ops
+from nvprobe.analysis.findings.sources import named
 from nvprobe.analysis.kernels.classes import Family, Precision
 from nvprobe.analysis.kernels.work import peak_flops
 from nvprobe.analysis.replay.edits.kernels import fewer_conversions, other_precision
@@ -32,8 +31,8 @@ def double_products(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     products = matrix & (evidence.classes.precision[op] == Precision.FP64)
     if not products.any():
         return
-    casts = ~matrix & _named(evidence, op, _DOUBLE)
-    paths, path = evidence.attribution.paths, _path(evidence, op[products])
+    casts = ~matrix & kernels_named(evidence, op, _DOUBLE)
+    paths, path = evidence.attribution.paths, path_of_ops(evidence, op[products])
     spent = int(evidence.attribution.duration[op[products]].sum())
     yield (
         Finding(
@@ -74,13 +73,13 @@ def _double_gain(evidence: Evidence, op: Column) -> float:
 def layout_conversions(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     """Kernels that turn NCHW into NHWC and back, around convolutions that want NHWC."""
     op = sample.op
-    conversions = _named(evidence, op, _CONVERSIONS)
+    conversions = kernels_named(evidence, op, _CONVERSIONS)
     if np.count_nonzero(conversions) < FEW_CONVERSIONS * sample.steps:
         return
     family = evidence.classes.family[op]
-    pools = (family == Family.NORM) | _named(evidence, op, r"(?i)pool")
-    around = pools & ~_named(evidence, op, r"(?i)nhwc|channels?_?last")
-    paths, path = evidence.attribution.paths, _path(evidence, op[conversions])
+    pools = (family == Family.NORM) | kernels_named(evidence, op, r"(?i)pool")
+    around = pools & ~kernels_named(evidence, op, r"(?i)nhwc|channels?_?last")
+    paths, path = evidence.attribution.paths, path_of_ops(evidence, op[conversions])
     spent = int(evidence.attribution.duration[op[conversions]].sum())
     yield (
         Finding(
@@ -99,17 +98,3 @@ def layout_conversions(evidence: Evidence, sample: Sample) -> Iterator[Proposed]
         ),
         Proposal(fewer_conversions(conversions, around), 1.0),
     )
-
-
-def _named(evidence: Evidence, op: Column, pattern: str) -> Column:
-    """Bool per op: its kernel's name has the pattern."""
-    names, place = np.unique(evidence.ops.name[op], return_inverse=True)
-    texts = evidence.trace.strings.take(pa.array(names, mask=names < 0))
-    hit = pc.match_substring_regex(pc.fill_null(texts, ""), pattern)
-    return np.asarray(hit.to_numpy(zero_copy_only=False), bool)[place]
-
-
-def _path(evidence: Evidence, op: Column) -> int:
-    spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
-    np.add.at(spent, evidence.attribution.owner[op], evidence.attribution.duration[op])
-    return common_path(evidence.attribution.paths, spent)

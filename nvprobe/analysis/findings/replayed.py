@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
+from nvprobe.analysis.findings.by_kernel import kernel_causes
 from nvprobe.analysis.findings.casts import weight_casts
+from nvprobe.analysis.findings.compilation import unfused_compiled
 from nvprobe.analysis.findings.conversions import double_products, layout_conversions
+from nvprobe.analysis.findings.distributed import micro_step_reductions, unused_parameters
+from nvprobe.analysis.findings.habits import habits
 from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
 from nvprobe.analysis.findings.program import program
+from nvprobe.analysis.findings.repeats import products_in_a_row, repeated_modules
 from nvprobe.analysis.findings.selection import selections
 from nvprobe.analysis.findings.traffic import transfer_share
-from nvprobe.analysis.replay.edits import kernels, launches, waits
+from nvprobe.analysis.replay.edits import calls, kernels, launches, waits
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.replay.prepared import Replay
@@ -36,6 +42,13 @@ FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
     double_products,
     layout_conversions,
     weight_casts,
+    products_in_a_row,
+    repeated_modules,
+    micro_step_reductions,
+    unused_parameters,
+    unfused_compiled,
+    kernel_causes,
+    habits,
 )
 EFFORTS = {
     "host_work": 0.6, "graph_break": 0.9, "launch_bound": 0.5, "elementwise_chain": 0.8,
@@ -43,7 +56,9 @@ EFFORTS = {
     "kernel_underfills": 0.5, "kernel_latency_bound": 0.5, "graph_gaps": 0.5,
 }  # fmt: skip
 """How hard a change is to make; 1, a line, where nothing is said."""
-GENERAL = ("launch_bound", "elementwise_chain", "host_work")
+GENERAL: dict[str, Literal["host", "all"]] = {
+    "launch_bound": "host", "host_work": "host", "elementwise_chain": "all",
+}  # fmt: skip
 """Findings whose remedy is to compile or capture the program, or to look: causes go first."""
 PAUSE_NS, LONG_NS = 50_000, 400_000
 _PASSES = ("forward", "backward")
@@ -62,7 +77,7 @@ def replayed(
         edit = _edit(evidence, few, one)
         if edit is not None:
             effort = EFFORTS.get(one.id, 1.0)
-            proposed.append((one, Proposal(edit, effort, one.id in GENERAL)))
+            proposed.append((one, Proposal(edit, effort, GENERAL.get(one.id, "no"))))
     weighed = {id(one) for one, _ in proposed}
     others = [one for one in found if id(one) not in weighed]
     for finder in FINDERS:
@@ -176,6 +191,10 @@ def _pauses(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
     return waits.shorten_gaps(here & (gap >= least))
 
 
+def _uncalled(few: Sample, finding: Finding) -> Edit | None:
+    return None if finding.calls is None else calls.uncalled(few, finding.calls)
+
+
 def _tensor_cores(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
     gain = finding.evidence["peak_ratio"]
     return kernels.other_precision(_ops(few, finding), float(gain or 1))
@@ -217,4 +236,6 @@ _EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
     "exposed_copy": lambda _, few, one: waits.overlap_upload(few, _ops(few, one)),
     "exposed_communication": _hidden,
     "graph_gaps": lambda _, few, one: launches.graph_gaps(few, _ops(few, one)),
+    "pinned_allocation": lambda _, few, one: _uncalled(few, one),
+    "graph_rebuilt": lambda _, few, one: _uncalled(few, one),
 }

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.levels import Edit, Level
@@ -33,9 +35,9 @@ class Proposal:
 
     edit: Edit
     effort: float
-    general: bool = False
-    """Whether it is a remedy for whatever launches or computes, such as compiling the program:
-    causes that explain a good part of the same time go before it."""
+    general: Literal["no", "host", "all"] = "no"
+    """Whether it is a remedy for whatever the host does, or for that and all kernels, such as
+    compiling the program: causes that explain a good part of the same time go before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def _greedy(
         able = {number: found for number, found in left.items() if found.mid >= NOTABLE}
         if not able:
             break
-        best = _best(able, proposals)
+        best = _best(models[0], able, proposals)
         order.append((best, left.pop(best).mid, None))
         models = [proposals[best].edit(model, Level.MID) for model in models]
         now = [step_of(model) for model in models]
@@ -129,18 +131,28 @@ def _greedy(
     return order + [(number, 0.0, instead[number]) for number in gone]
 
 
-def _best(able: dict[int, _Saved], proposals: Sequence[Proposal]) -> int:
+def _best(model: Model, able: dict[int, _Saved], proposals: Sequence[Proposal]) -> int:
     """The best change; one that is general only where no specific one saves nearly as much."""
 
     def score(number: int) -> float:
         return able[number].score(proposals[number].effort)
 
     best = max(able, key=score)
-    if not proposals[best].general:
+    general = proposals[best].general
+    if general == "no":
         return best
     least = SPECIFIC * able[best].mid
-    specific = [n for n in able if not proposals[n].general and able[n].mid >= least]
+    specific = [n for n in able if proposals[n].general == "no" and able[n].mid >= least]
+    if general == "host":
+        specific = [n for n in specific if _spares_host(model, proposals[n].edit)]
     return max(specific, key=score, default=best)
+
+
+def _spares_host(model: Model, edit: Edit) -> bool:
+    """Whether a change is one of what the host does, and not of kernels alone."""
+    had, has = model.events, edit(model, Level.MID).events
+    columns = (had.gap, has.gap), (had.dur, has.dur), (had.awaits, has.awaits)
+    return not all(np.array_equal(one, other) for one, other in columns)
 
 
 def _after(models: Sequence[Model], now: list[int], steps: list[int], one: Proposal) -> _Saved:

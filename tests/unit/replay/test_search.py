@@ -116,10 +116,19 @@ def less_host(by: float) -> Edit:
 @pytest.mark.parametrize(("remains", "first"), [(0.8, 1), (0.95, 0)])
 def test_a_cause_goes_before_a_remedy_for_everything(remains: float, first: int) -> None:
     model = loop(100, 10)
-    general, specific = Proposal(less_host(0.3), 1.0, general=True), Proposal(less_host(remains), 1)
+    general, specific = Proposal(less_host(0.3), 1.0, "host"), Proposal(less_host(remains), 1)
     savings = search([model], [general, specific])
     assert savings[0].proposal == first
     assert savings[0].after_previous + savings[1].after_previous <= 0.77
+
+
+def test_faster_kernels_do_not_go_before_a_remedy_for_the_host() -> None:
+    bases = [loop(100, 95), loop(60, 95)]
+    kernels = Proposal(faster(bases[0], 0.1), 1.0)
+    for general, first in (("host", 0), ("all", 1)):
+        host = Proposal(less_host(0.3), 0.9, general)
+        savings = search([loop(130, 95), loop(60, 95)], [host, kernels])
+        assert savings[0].proposal == first, general
 
 
 def test_what_is_expected_is_the_mean_of_what_may_be() -> None:

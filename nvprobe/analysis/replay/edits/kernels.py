@@ -19,6 +19,7 @@ __all__ = [
     "fuse_chains",
     "hide",
     "other_precision",
+    "remaining",
     "scaled",
     "sdpa",
 ]
@@ -78,6 +79,22 @@ def scaled(ops: Column, remains: float) -> Edit:
     def edit(model: Model, level: Level) -> Model:
         model = model.edit()
         scale(model, ops, factor[level])
+        return model
+
+    return edit
+
+
+def remaining(ops: Column, shares: tuple[float, float, float]) -> Edit:
+    """Ops of which these shares are left, level by level; of none of them a launch is left."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        scale(model, ops, shares[level])
+        if not shares[level]:
+            drop_ops(model, ops)
+            gone = np.unique(model.ops.event[ops])
+            model.events.dur[gone] = 0
+            _spare_dispatch(model, gone)
         return model
 
     return edit

@@ -129,20 +129,24 @@ def graph_gaps(sample: Sample, ops: Column) -> Edit:
     return edit
 
 
-def fuse_loop(sample: Sample, events: Column) -> Edit:
-    """A loop that launches the same small kernels again and again, as one launch a step."""
+def fuse_loop(sample: Sample, events: Column, group: Column | None = None) -> Edit:
+    """A loop that launches the same small kernels again and again, as one launch a step.
+
+    ``group``: a number per event, rising; one launch for each instead of for each step.
+    """
     rows = np.flatnonzero(events)
-    step = sample.step[rows]
+    group = sample.step if group is None else group
+    number = group[rows]
     inside = events[sample.model.ops.event] if len(sample.model.ops) else np.empty(0, bool)
 
     def edit(model: Model, level: Level) -> Model:
-        work = np.maximum(model.ops.dur - FLOOR_NS, 0) * inside
-        of_step = np.bincount(sample.step[model.ops.event], weights=work, minlength=sample.steps)
+        work = (np.maximum(model.ops.dur - FLOOR_NS, 0) * inside)[inside]
+        work = np.bincount(group[model.ops.event[inside]], weights=work)
         model = model.edit()
         host = model.events.gap[rows] + model.events.dur[rows]
-        merge(model, events, step, LOOP_HOST[level], LOOP_OPS[level] * of_step[np.unique(step)])
-        heads = rows[runs(step)]
-        first = host[runs(step)]
+        merge(model, events, number, LOOP_HOST[level], LOOP_OPS[level] * work[np.unique(number)])
+        heads = rows[runs(number)]
+        first = host[runs(number)]
         kept = np.rint(LOOP_HOST[level] * first).astype(np.int64)
         model.events.gap[heads], model.events.dur[heads] = kept, LOOP_NS
         return model

@@ -1,0 +1,79 @@
+"""Changes that leave calls out: what they launch, what they wait for and the work before them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nvprobe.analysis.replay.changes import drop, drop_ops, ops_of, unwait
+from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.model import Model
+from nvprobe.analysis.replay.sample import Sample
+from nvprobe.analysis.waiting.host_time import thread_lanes
+from nvprobe.attribution.intervals import Coverage
+from nvprobe.trace import Column
+
+__all__ = ["unblocked", "uncalled", "without"]
+
+LAUNCH_NS, LATENCY_NS = 5_000, 1_000
+"""A launch that nobody waits in, and how long its kernel is on its way."""
+
+
+def without(sample: Sample, events: Column) -> Edit:
+    """Calls that are not made. Low: they are, but nobody waits. High: nor is the work before them.
+
+    Mid: the ops and waits go; what the host does before a call may have to be done anyway.
+    """
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        if level == Level.HIGH:
+            drop(model, events)
+            return model
+        unwait(model, events)
+        if level == Level.MID:
+            drop_ops(model, ops_of(model, events))
+            model.events.dur[events] = 0
+        return model
+
+    return edit
+
+
+def unblocked(sample: Sample, events: Column) -> Edit:
+    """Launches that return before their kernels have ended. Low: half of their time remains."""
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        dur, lat = model.events.dur, model.ops.lat
+        ops = ops_of(model, events)
+        free = np.minimum(dur[events], LAUNCH_NS)
+        dur[events] = (dur[events] + free) // 2 if level == Level.LOW else free
+        lat[ops] = np.maximum(lat[ops], LATENCY_NS)
+        return model
+
+    return edit
+
+
+def uncalled(sample: Sample, rows: Column) -> Edit:
+    """Calls (rows of the trace's) that are made once, before the loop. Low: half of their time.
+
+    Those that launch and wait for nothing lie in the gaps before events.
+    """
+    events, calls = sample.events, sample.attribution.trace.calls
+    lane_of = thread_lanes(sample.attribution)
+    covered = Coverage.of(
+        lane_of[calls.thread[rows]], calls.start[rows], calls.end[rows], len(lane_of)
+    )
+    lane, gap = lane_of[events.thread], events.gap
+    in_gap = covered.between(lane, events.begin - gap, events.begin) / np.maximum(gap, 1)
+    own = np.isin(events.call, rows)
+
+    def edit(model: Model, level: Level) -> Model:
+        model = model.edit()
+        share = 0.5 if level == Level.LOW else 1.0
+        gap = model.events.gap
+        gap[:] = np.rint(gap * (1 - share * in_gap)).astype(np.int64)
+        unwait(model, own)
+        model.events.dur[own] = np.rint((1 - share) * model.events.dur[own]).astype(np.int64)
+        return model
+
+    return edit
