@@ -1,9 +1,6 @@
 """The collectives of all ranks in one table, and which of them are one and the same collective.
 
-Members of a collective are paired by group, step and position in the step, never by time: a clock
-may be off by a whole step. Where the ranks of a group recorded different numbers of collectives in
-a step (a capture that begins in the middle of it) only those that agree with the most are paired,
-and a pair whose kinds or sizes differ is none. The rest is counted as unmatched.
+How members are paired: :mod:`nvprobe.analysis.overlap.members`. The rest is counted as unmatched.
 """
 
 from __future__ import annotations
@@ -13,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.grouping import distinct
-from nvprobe.attribution.intervals import runs
+from nvprobe.analysis.overlap.members import matched_members
 from nvprobe.ranks.summary import Summary
 from nvprobe.trace import NO_ROW, Column, Table, column
 
@@ -86,41 +82,6 @@ def _groups(rank: Summary, known: dict[str, tuple[str | None, int]]) -> Column:
 
 def matched(table: AllCollectives) -> Column:
     """int64 code of the collective that each row is a member of, -1 where no other rank has it."""
-    if not len(table):
-        return np.empty(0, np.int64)
-    _, unit = distinct(table.group.astype(np.int64) << 32 | (table.step + 1))
-    _, share = distinct(unit.astype(np.int64) << 32 | table.rank)
-    order = np.lexsort((table.start, share))
-    first = runs(share[order])
-    position = np.empty(len(share), np.int64)
-    size = np.diff(np.append(first, len(order)))
-    position[order] = np.arange(len(order)) - np.repeat(first, size)
-    usual = _usual(unit[order[first]], size)
-    kept = usual[share]
-    _, code = distinct(unit.astype(np.int64) << 32 | position)
-    kept &= _alike(code, table, kept)
-    members = np.bincount(code[kept], minlength=int(code.max()) + 1)
-    return np.where(kept & (members[code] > 1), code, NO_ROW)
-
-
-def _usual(unit: Column, size: Column) -> Column:
-    """Bool per share (of one rank in one unit): it is as long as most shares of the unit."""
-    _, code = distinct(unit.astype(np.int64) << 32 | size)
-    votes = np.bincount(code)[code]
-    order = np.lexsort((size, votes, unit))
-    last = np.append(runs(unit[order])[1:], len(order)) - 1
-    best = np.zeros(int(unit.max()) + 1, np.int64)
-    best[unit[order][last]] = size[order][last]
-    return size == best[unit]
-
-
-def _alike(code: Column, table: AllCollectives, kept: Column) -> Column:
-    """Bool per row: all members of its collective that are kept have one kind and size."""
-    alike = np.ones(int(code.max()) + 1, bool)
-    for values in (table.kind, table.bytes):
-        low = np.full(len(alike), np.iinfo(np.int64).max)
-        high = np.full(len(alike), np.iinfo(np.int64).min)
-        np.minimum.at(low, code[kept], values[kept])
-        np.maximum.at(high, code[kept], values[kept])
-        alike &= low >= high
-    return alike[code]
+    return matched_members(
+        table.rank, table.group, table.step, table.start, (table.kind, table.bytes)
+    )

@@ -20,7 +20,7 @@ from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
-from nvprobe.report.overlap import Collective, Overlap
+from nvprobe.report.overlap import Collective, Overlap, ProcessCollective
 from nvprobe.report.paths import (
     Ledger,
     LeftOut,
@@ -98,6 +98,9 @@ class Document(Row, frozen=True):
     idle: Annotated[Idle, is_("why the GPU waits")]
     overlap: Annotated[Overlap | None, is_("what ran at the same time")]
     collectives: Annotated[list[Collective] | None, is_("communication")]
+    collectives_by_process: Annotated[
+        list[ProcessCollective] | None, is_("who waits for whom; null for a process alone")
+    ]
     host: Annotated[list[Host] | None, is_("host time between launches")]
     memory: Annotated[Memory | None, is_("memory; null where nothing was recorded")]
     counters: Annotated[Counters | None, is_("samples of GPU counters")]
@@ -135,6 +138,7 @@ def document(analysis: Analysis) -> Document:
         idle=waits.idle(analysis),
         overlap=overlap.overlap(analysis),
         collectives=overlap.collectives(analysis),
+        collectives_by_process=overlap.collectives_by_process(analysis),
         host=waits.host(analysis),
         memory=memory.memory(analysis),
         counters=kernels.counters(analysis),

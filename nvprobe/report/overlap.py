@@ -115,6 +115,21 @@ class Collective(Row, frozen=True):
     peers: Annotated[list[int] | None, is_("ranks of point-to-point messages")]
 
 
+class ProcessCollective(Row, frozen=True):
+    """Collectives of several processes of the capture: by process, GPU and path."""
+
+    process: Annotated[int, is_("id of the process")]
+    device: Annotated[int | None, is_("physical number of the GPU")]
+    collective: Annotated[str | None, is_("operation: `all_reduce`, …")]
+    path: Annotated[str | None, is_("path it belongs to")]
+    count: Annotated[int, is_("collectives in which it meets other processes")]
+    gpu_ns: Annotated[int, ns("sum of their durations here")]
+    wait_ns: Annotated[int, ns("of this, until the last process arrived")]
+    transfer_ns: Annotated[int, ns("the rest")]
+    last: Annotated[int, is_("collectives at which this process arrives last")]
+    awaited_ns: Annotated[int, ns("what the others wait in these, summed")]
+
+
 def overlap(analysis: Analysis) -> Overlap | None:
     """Time by the classes that ran together; null without GPU records."""
     waits = analysis.waits
@@ -166,6 +181,22 @@ def collectives(analysis: Analysis) -> list[Collective] | None:
         collective=collective_names(trace, table.name),
         path=path_texts(analysis, table.path),
         **_messages(analysis, waits),
+    )
+
+
+def collectives_by_process(analysis: Analysis) -> list[ProcessCollective] | None:
+    """Who waits for whom; null where no two processes of the capture meet in a collective."""
+    waits, attribution = analysis.waits, analysis.attribution
+    if waits is None or waits.met is None:
+        return None
+    table, trace = waits.met.by_process(attribution), attribution.trace
+    return rows(
+        ProcessCollective,
+        table,
+        process=trace.processes.pid[table.process].tolist(),
+        device=device_ids(analysis, table.device),
+        collective=collective_names(trace, table.name),
+        path=path_texts(analysis, table.path),
     )
 
 

@@ -172,6 +172,7 @@ RESULTS: Mapping[str, ResultTable] = {
     "path_pairs": ResultTable(overlap.PathPair, _at("overlap.path_pairs")),
     "never_together": ResultTable(overlap.NeverTogether, _at("overlap.never_together")),
     "collectives": ResultTable(overlap.Collective, _at("collectives")),
+    "collectives_by_process": ResultTable(overlap.ProcessCollective, _at("collectives_by_process")),
     "host": ResultTable(waits.Host, _at("host")),
     "memory_devices": ResultTable(memory.MemoryDevice, _at("memory.devices")),
     "memory_steps": ResultTable(memory.MemoryStep, _at("memory.steps")),

@@ -28,6 +28,7 @@ from nvprobe.analysis.findings.kernels import (
     gemm_efficiency,
     unfused_attention,
 )
+from nvprobe.analysis.findings.late import late_process
 from nvprobe.analysis.findings.machine import empty_processors, low_clock, shared_gpu
 from nvprobe.analysis.findings.model import Evidence, Finding, Severity
 from nvprobe.analysis.findings.replayed import replayed
@@ -74,6 +75,7 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     gemm_efficiency,
     exposed_copies,
     exposed_communication,
+    late_process,
     graph_gaps,
     memory_limit,
     memory_growth,

@@ -4,9 +4,9 @@
 as there is compute: low ends are half of that for copies, which a program can start earlier, and
 nothing for communication, whose result the next kernel may need.
 
-A collective also waits for its last rank, and waiting for a peer is nobody's saving. One rank alone
-does not show how long; but what a message takes longer than the fastest one of its kind and size is
-not transfer, and is left out of what can be gained.
+A collective also waits for its last rank, and waiting for a peer is nobody's saving. Where the
+peers are in the capture it shows how long. One rank alone does not; but what a message takes longer
+than the fastest one of its kind and size is not transfer, and is left out of what can be gained.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ HOST_TO_DEVICE, PAGEABLE = 1, 1
 SHORT_NODE_NS = 10_000
 GAPPY = 0.1
 """Gaps that take less of the replays than this are what the hardware needs between nodes."""
+_OTHER_RANKS = (
+    "look at the other ranks too (nvprobe ranks): a collective waits for the slowest of them, and "
+    "then no network is at fault and nothing here saves it",
+)
 _STREAM_WAITS = tuple(
     f"torch.cuda.{name}" for name in ("Stream.wait_stream", "Stream.wait_event", "Event.wait")
 )
@@ -109,17 +113,22 @@ def exposed_communication(evidence: Evidence) -> Iterator[Finding]:
             if shared
             else "they have a stream of their own already: start them earlier, or wait for the "
             "result later, with other compute between",
-            "look at the other ranks too (nvprobe ranks): a collective waits for the slowest of "
-            "them, and then no network is at fault and nothing here saves it",
+            *(_OTHER_RANKS if evidence.waits.met is None else ()),
             "larger or smaller buckets; functional collectives under torch.compile",
         ),
     )
 
 
 def transfer_share(evidence: Evidence) -> Column:
-    """float64 per op: how much of it is transfer at most, 1 where its size is not known."""
+    """float64 per op: how much of it is transfer at most, 1 where nothing shows that.
+
+    Where all ranks are in the capture they show it; else messages of one size and kind do.
+    """
     share = np.ones(len(evidence.ops))
-    carried = evidence.waits.messages
+    carried, met = evidence.waits.messages, evidence.waits.met
+    if met is not None:
+        duration = np.maximum(evidence.attribution.duration[met.op], 1)
+        share[met.op] = met.arrivals.transfer_ns / duration
     if carried is None or not len(carried.messages):
         return share
     rows, place = distinct(carried.messages.op)
@@ -129,7 +138,7 @@ def transfer_share(evidence: Evidence) -> Column:
     duration = np.maximum(evidence.attribution.duration[rows], 1)
     fastest = np.full(int(code.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(fastest, code, duration)
-    share[rows] = fastest[code] / duration
+    share[rows] = np.minimum(share[rows], fastest[code] / duration)
     return share
 
 

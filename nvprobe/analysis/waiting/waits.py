@@ -20,6 +20,7 @@ from nvprobe.analysis.overlap.communication import (
     collectives,
     exposed_coverage,
 )
+from nvprobe.analysis.overlap.processes import Met, met_by_processes
 from nvprobe.analysis.overlap.summary import Overlap, overlap
 from nvprobe.analysis.timelines import DeviceOrder, Streams, device_busy, device_order, streams
 from nvprobe.analysis.waiting.blocking import SyncCalls, synchronizing_calls
@@ -60,6 +61,8 @@ class Waits:
     collectives: Collectives
     messages: Carried | None
     """What NCCL says its kernels carry, where the capture has its payloads."""
+    met: Met | None
+    """Collectives in which several processes of the capture meet."""
     exposed: Coverage
     """Exposed communication per device."""
     work: Column
@@ -136,6 +139,7 @@ def waits(attribution: Attribution, steps: Steps, activity: Column | None = None
         overlap=overlap(attribution, crowd, work, lanes, steps),
         collectives=communication,
         messages=messages,
+        met=met_by_processes(attribution, work, messages, exposed, steps),
         exposed=exposed,
         work=work,
         host=worked,

@@ -282,7 +282,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
     "kernels": (kernels,),
     "operators": (operators,),
     "copies": (copies,),
-    "overlap": (waits.overlap,),
+    "overlap": (waits.overlap, waits.meetings),
     "steps": (steps,),
     "graphs": (compiled,),
     "memory": (memory_use, memory_peak),

@@ -208,6 +208,28 @@ def overlap(analysis: Analysis, view: View, width: int) -> RenderableType | None
     return text
 
 
+def meetings(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """Collectives by process, where several processes of the capture meet in them."""
+    waits, attribution = analysis.waits, analysis.attribution
+    if waits is None or waits.met is None:
+        return None
+    found, trace = waits.met.by_process(attribution), attribution.trace
+    shown = found.take(np.arange(min(len(found), view.rows())))
+    ids = [int(trace.devices.id[row]) if row >= 0 else None for row in shown.device.tolist()]
+    folds = fold(analysis, unfold=view.unfold)
+    out = table(
+        width,
+        words("Process", [str(pid) for pid in trace.processes.pid[shown.process].tolist()]),
+        numbers("GPU", ["–" if one is None else str(one) for one in ids], 3),
+        numbers("Collectives", [f"{count:,}" for count in shown.count.tolist()], 2),
+        numbers("Waiting", list(map(time, shown.wait_ns.tolist()))),
+        numbers("Transfer", list(map(time, shown.transfer_ns.tolist()))),
+        numbers("Last", [f"{last:,}" for last in shown.last.tolist()]),
+        names("Where", [folds.text(row) if row >= 0 else "–" for row in shown.path.tolist()], 1),
+    )
+    return Group(out, *more(len(found) - len(shown), "row"))
+
+
 def host(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Python and dispatch between launches, where the GPU waited for it.
 
