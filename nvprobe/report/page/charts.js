@@ -2,7 +2,7 @@
 
 /**
  * A bar cut into parts, with what each part is beneath it.
- * @param {{place: (string | number)[], label: string, color: string, target?: string}[]} parts
+ * @param {{place: (string | number)[], label: string, color: string, target?: string, ops?: (string | number)[]}[]} parts
  * @param {string} label for screen readers
  */
 function stackedBar(parts, label) {
@@ -16,7 +16,8 @@ function stackedBar(parts, label) {
     return box;
   });
   const keys = present.map((part) => {
-    const inside = [legendEntry(part.label, part.color), " ", field(part.place, "ns", "strong")];
+    const inside = [legendEntry(part.label, part.color), " ", field(part.place, "ns", "strong"),
+      ...(part.ops ? [" · ", field(part.ops, "count"), " ops"] : [])];
     const { target } = part;
     if (!target) return element("li", {}, ...inside);
     const holder = element("span", {}, ...inside);

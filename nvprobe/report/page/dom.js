@@ -96,6 +96,14 @@ function rowsOf(name, size) {
 }
 
 /**
+ * A name of the capture, as text.
+ * @param {string} text
+ */
+function named(text) {
+  return element("span", { class: "name" }, text);
+}
+
+/**
  * A button that looks like the text it holds.
  * @param {Child} text
  * @param {() => void} act

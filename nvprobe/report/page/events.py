@@ -18,7 +18,7 @@ from nvprobe.report.page.series import counter_series
 from nvprobe.report.timeline import Slices, Timeline, Track, TrackKind, timeline
 from nvprobe.trace import NO_ROW, Column
 
-MOST_EVENTS = 250_000
+MOST_EVENTS = 350_000
 """Slices that a page holds one by one."""
 _BINS = 1000
 """Parts of the capture for which it is known how much a track was in use."""
@@ -194,7 +194,7 @@ def _left_out(whole: Timeline, held: Timeline) -> list[str]:
     if len(held.slices) == len(whole.slices):
         return []
     return [
-        f"Timeline: {len(held.slices):,} of {len(whole.slices):,} events, those of the steps that "
-        "are marked. Elsewhere it shows how much each track was in use; "
-        "nvprobe analyze --steps FIRST:LAST -o report.html makes a page of other steps."
+        f"Timeline: {len(held.slices):,} of {len(whole.slices):,} events one by one. Elsewhere it "
+        "shows how much each track was in use; nvprobe analyze --steps FIRST:LAST -o report.html "
+        "makes a page of other steps."
     ]

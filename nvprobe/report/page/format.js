@@ -35,6 +35,7 @@ function grouped(value) {
  * @param {(string | number)[][]} units
  */
 function inUnits(value, units) {
+  if (value === 0) return "0";
   const size = Math.abs(value);
   let chosen = units[0];
   // What would round up to the next unit's 1 is shown in that unit.
@@ -51,22 +52,24 @@ const FORMATS = {
   /** @param {number} value */
   count: (value) => (Number.isInteger(value) ? grouped(value) : digits(value)),
   /** @param {number} value in percent */
-  percent: (value) => `${digits(Math.round(value * 10) / 10)}%`,
+  percent: (value) => `${Number(value.toFixed(1))}%`,
   /** @param {number} value from 0 to 1 */
-  share: (value) => `${digits(Math.round(value * 1000) / 10)}%`,
+  share: (value) => `${Number((value * 100).toFixed(1))}%`,
   /** @param {number} value */
   plain: (value) => String(value),
 };
 
 /**
- * @param {Figure | boolean} value
- * @param {string} format a name in FORMATS, or "text"
+ * @param {Figure | boolean | string[]} value
+ * @param {string} format a name in FORMATS, "text", or "path": without what escapes a slash in a name
  * @returns {string}
  */
 function formatted(value, format) {
   if (value === null || value === undefined) return UNKNOWN;
   if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return visible(value.join(", "));
   if (format === "text") return visible(String(value));
+  if (format === "path") return visible(String(value).replaceAll("\\/", "/"));
   if (typeof value === "string" && format === "count") return grouped(BigInt(value));
   return FORMATS[/** @type {keyof typeof FORMATS} */ (format)](Number(value));
 }

@@ -104,7 +104,7 @@ class Icicle {
   box({ row, x, y, width }) {
     const { paint, tree } = this;
     const color = tree.color(row);
-    paint.globalAlpha = tree.dimmed(row) ? 0.25 : 1;
+    paint.globalAlpha = tree.dimmed(row) ? 0.3 : 1;
     paint.fillStyle = color;
     paint.fillRect(x, y, Math.max(width - 1, 0.6), BOX - 1);
     if (width > 24) {

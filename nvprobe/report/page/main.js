@@ -49,6 +49,7 @@ async function start() {
     byId("timeline-here").replaceChildren(timelineView.element);
   }
   showDetail();
+  await settled();
   if (state.get("section")) goTo(state.get("section") ?? "");
   document.documentElement.dataset.ready = "yes";
 }
@@ -81,6 +82,11 @@ function followView(changed) {
     showDetail();
     timelineView?.showMarked();
   }
+}
+
+/** Wait until what was built has its height. */
+function settled() {
+  return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 }
 
 /** @param {string} id */
@@ -124,7 +130,7 @@ function detailOf() {
 
 /** @param {[string, Child][]} facts */
 function factList(facts) {
-  return element("dl", { class: "facts" }, ...facts.flatMap(([name, shown]) => [element("dt", {}, name), element("dd", {}, shown)]));
+  return element("dl", { class: "facts" }, ...facts.map(([name, shown]) => element("div", {}, element("dt", {}, name), element("dd", {}, shown))));
 }
 
 /** @param {number} row */
@@ -135,7 +141,7 @@ function pathDetail(row) {
   const figures = [["GPU time", "gpu_ns", "ns"], ["itself", "gpu_self_ns", "ns"], ["GPU idle", "idle_ns", "ns"], ["waits", "sync_ns", "ns"],
     ["host time", "wall_ns", "ns"], ["exposed communication", "exposed_comm_ns", "ns"], ["ops", "ops", "count"], ["calls", "calls", "count"], ["kind", "kind", "text"]];
   const causes = (page.document.idle.by_path ?? []).flatMap((/** @type {any} */ idle, /** @type {number} */ number) => (idle.path === one.path ? [number] : []));
-  return element("div", {}, element("h3", {}, shortened(formatted(one.path, "text"), 200)),
+  return element("div", {}, element("h3", {}, named(shortened(formatted(one.path, "path"), 200))),
     factList([
       ...figures.filter(([, key]) => one[key]).map(([name, key, format]) => /** @type {[string, Child]} */ ([name, field([...here, key], format)])),
       ...(one.lines ?? []).slice(0, 3).map((/** @type {any} */ line, /** @type {number} */ number) => /** @type {[string, Child]} */ ([words(line.role), field([...here, "lines", number, "source"], "text")])),
@@ -150,11 +156,11 @@ function kernelDetail(number) {
   const figures = [["GPU time", "gpu_ns", "ns"], ["launches", "ops", "count"], ["longest", "longest_ns", "ns"], ["bytes", "bytes", "bytes"], ["family", "family", "text"],
     ["precision", "precision", "text"], ["tensor cores", "tensor_cores", "text"], ["occupancy", "occupancy", "share"], ["waves", "waves", "count"], ["limited by", "limiter", "text"]];
   const path = rowOfPath.get(at([...here, "top_path"]));
-  return element("div", {}, element("h3", {}, shortened(formatted(at([...here, "short_name"]) ?? at([...here, "name"]), "text"), 160)),
-    element("p", { class: "full-name" }, shortened(formatted(at([...here, "name"]), "text"), 400)),
+  return element("div", {}, element("h3", {}, named(shortened(formatted(at([...here, "short_name"]) ?? at([...here, "name"]), "text"), 160))),
+    element("p", { class: "full-name name" }, shortened(formatted(at([...here, "name"]), "text"), 400)),
     factList([
       ...figures.filter(([, key]) => hasValue(at([...here, key]))).map(([name, key, format]) => /** @type {[string, Child]} */ ([name, field([...here, key], format)])),
-      ...(path === undefined ? [] : [/** @type {[string, Child]} */ (["mostly in", link(field([...here, "top_path"], "text"), () => state.set({ select: `path:${path}` }))])]),
+      ...(path === undefined ? [] : [/** @type {[string, Child]} */ (["mostly in", link(field([...here, "top_path"], "path"), () => state.set({ select: `path:${path}` }))])]),
     ]));
 }
 
@@ -165,7 +171,7 @@ function sliceDetail(slice) {
   const inStep = step ? "since the step began" : "since the capture began";
   /** @type {[string, Child][]} */
   const facts = [[inStep, element("span", { class: "event" }, formatted(start[slice] - step, "ns"))]];
-  if (path[slice] >= 0) facts.push(["path", link(shortened(formatted(page.document.ranges[path[slice]].path, "text"), 160), () => state.set({ select: `path:${path[slice]}` }))]);
+  if (path[slice] >= 0) facts.push(["path", link(named(shortened(formatted(page.document.ranges[path[slice]].path, "path"), 160)), () => state.set({ select: `path:${path[slice]}` }))]);
   if (kernel[slice] >= 0) facts.push(["all launches", link(field([...kernelPlace(kernel[slice]), "ops"], "count"), () => state.set({ select: `kernel:${kernel[slice]}` }))]);
   if (call[slice] >= 0) facts.push(["launched by", link(element("span", {}, ...sliceSummary(call[slice]).slice(0, 2)), () => state.set({ select: `slice:${call[slice]}` }))]);
   return element("div", {}, element("h3", {}, ...sliceSummary(slice).slice(0, 2)), factList(facts),

@@ -4,6 +4,7 @@ const MARGIN = 156;
 const AXIS = 26;
 const NAMED_FROM = 26;
 const MOST_LINKS = 400;
+const SHORTEST_CUT = 6; // a name cut to less says nothing
 
 /**
  * What a frame shows.
@@ -142,13 +143,11 @@ class Painter {
       paint.strokeRect(left + 0.5, y + 1.5, Math.max(width - 2, 1), band.height - 3);
     }
     if (width < NAMED_FROM || band.height < 14) return;
-    paint.globalAlpha = dimmed ? 0.5 : 1;
-    paint.fillStyle = inkOn(color);
+    paint.fillStyle = dimmed ? this.faint : inkOn(color);
     paint.font = `11px ${this.font}`;
     paint.textBaseline = "middle";
     const text = fitting(paint, sliceName(slice), width - 8);
     if (text) paint.fillText(text, left + 4, y + band.height / 2 + 0.5);
-    paint.globalAlpha = 1;
   }
 
   /**
@@ -163,17 +162,21 @@ class Painter {
     const size = length / bins;
     const first = Math.max(0, Math.floor(frame.from / size));
     const last = Math.min(bins, Math.ceil(frame.to / size));
+    paint.save();
+    paint.beginPath();
+    paint.rect(0, 0, frame.width, frame.height);
+    for (const [start, end] of windows) paint.rect(this.x(start), 0, (end - start) / this.pixel, frame.height);
+    paint.clip("evenodd");
     paint.fillStyle = this.faint;
     for (let bin = first; bin < last; bin++) {
-      const [start, end] = [bin * size, (bin + 1) * size];
-      if (windows.some((/** @type {number[]} */ one) => one[0] <= start && end <= one[1])) continue;
+      const start = bin * size;
       const share = events.use[band.track * bins + bin] / 255;
       if (!share) continue;
       const tall = Math.max(1, (band.height - 4) * share);
       paint.globalAlpha = 0.45;
       paint.fillRect(this.x(start), this.y(band) + band.height - 2 - tall, Math.max(1, size / this.pixel), tall);
     }
-    paint.globalAlpha = 1;
+    paint.restore();
   }
 
   /**
@@ -254,7 +257,7 @@ class Painter {
         paint.fillStyle = this.ground;
         paint.fillRect(0, y, frame.width, band.height);
         paint.fillStyle = this.line;
-        paint.fillRect(0, y + 2, frame.width, 1);
+        if (band.top > 0) paint.fillRect(0, y + 2, frame.width, 1);
         paint.font = `600 12px ${this.font}`;
         paint.fillStyle = this.ink;
         paint.fillText(fitting(paint, visible(band.label), frame.width - 20), 10, y + band.height / 2 + 2);
@@ -369,8 +372,7 @@ function fitting(paint, text, width) {
   let each = widths.get(paint.font);
   if (!each) widths.set(paint.font, (each = paint.measureText("abcdefghij_klm.012").width / 18));
   let most = Math.floor(width / each);
-  if (most < 3) return "";
-  let cut = shortened(text, most);
+  let cut = shortened(text, Math.max(most, 1));
   while (most > 3 && paint.measureText(cut).width > width) cut = shortened(text, --most);
-  return cut;
+  return most < Math.min(text.length, SHORTEST_CUT) ? "" : cut;
 }

@@ -91,7 +91,7 @@ class Paths {
     const enter = (/** @type {number} */ row) => () => state.set({ root: row >= 0 ? row : null });
     this.crumbs.hidden = !trail.length;
     this.crumbs.replaceChildren(link("all paths", enter(-1)),
-      ...trail.flatMap((row) => [" / ", link(visible(page.about.tree.name[row]), enter(row))]));
+      ...trail.flatMap((row) => [" / ", link(named(visible(page.about.tree.name[row])), enter(row))]));
     icicle.redraw();
   }
 }
@@ -120,7 +120,7 @@ function pathsBelow(top) {
 function pathSummary(row, quantity) {
   const own = quantity === "allocated_bytes" ? "gpu_ns" : quantity;
   return [
-    element("b", {}, shortened(formatted(page.document.ranges[row].path, "text"), 160)), " ",
+    element("b", { class: "name" }, shortened(formatted(page.document.ranges[row].path, "path"), 160)), " ",
     field(["ranges", row, own], "ns"), ` ${QUANTITIES[/** @type {keyof typeof QUANTITIES} */ (own)]} · `,
     field(["ranges", row, "ops"], "count"), " ops · ", field(["ranges", row, "calls"], "count"), " calls",
   ];

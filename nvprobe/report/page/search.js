@@ -41,7 +41,7 @@ class Search {
     this.hits = found.slice(0, MOST_HITS);
     this.list.replaceChildren(
       ...this.hits.map((hit, number) => element("li", { role: "option", id: `hit-${number}`, "aria-selected": "false", onpointerdown: () => this.choose(hit) },
-        element("span", { class: "hit-kind" }, hit.kind), shortened(visible(hit.text), 110))),
+        element("span", { class: "hit-kind" }, hit.kind), named(shortened(visible(hit.text), 110)))),
       ...(found.length ? [] : [element("li", { class: "nothing" }, "Nothing has that in its name.")]));
     this.list.hidden = false;
     this.input.setAttribute("aria-expanded", "true");

@@ -30,19 +30,19 @@ const byPath = (/** @type {any} */ row) => pathTarget(row.path);
 
 function kernelsSection() {
   return some(
-    tableOf("Kernels", "kernels", [
-      col("kernel", "short_name", "text", { most: 70 }), col("GPU time", "gpu_ns", "ns", { bar: true }), col("launches", "ops"),
+    tableOf("By name", "kernels", [
+      col("kernel", "short_name", "text", { most: 56 }), col("GPU time", "gpu_ns", "ns", { bar: true }), col("launches", "ops"),
       col("longest", "longest_ns", "ns"), col("family", "family", "text"), col("precision", "precision", "text"),
       col("tensor cores", "tensor_cores", "text"), col("occupancy", "occupancy", "share"), col("waves", "waves"),
-      col("limited by", "limiter", "text"), col("mostly in", "top_path", "text", { most: 48 }), col("suspect", "suspect_ops"),
+      col("limited by", "limiter", "text"), col("mostly in", "top_path", "path", { most: 40 }), col("suspect", "suspect_ops"),
     ], { target: (_, number) => `kernel:${number}` }),
     tableOf("Copies and sets", "copies", [
       col("kind", "name", "text"), col("GPU time", "gpu_ns", "ns", { bar: true }), col("count", "ops"), col("bytes", "bytes", "bytes"),
-      col("mostly in", "top_path", "text", { most: 60 }),
+      col("mostly in", "top_path", "path", { most: 60 }),
     ], { target: (_, number) => `kernel:${page.document.kernels.length + number}` }),
     tableOf("Operators", "operators", [
       col("operator", "name", "text", { most: 60 }), col("GPU time", "gpu_ns", "ns", { bar: true }), col("of it itself", "gpu_self_ns", "ns"),
-      col("calls", "calls"), col("ops", "ops"), col("host time", "cpu_ns", "ns"), col("line", "source", "text"), col("mostly in", "path", "text", { most: 48 }),
+      col("calls", "calls"), col("ops", "ops"), col("host time", "cpu_ns", "ns"), col("line", "source", "text"), col("mostly in", "path", "path", { most: 44 }),
     ], { target: byPath }),
     tableOf("Modules", "modules", [
       col("module", "module", "text", { most: 60 }), col("forward", "forward_gpu_ns", "ns", { bar: true }), col("backward", "backward_gpu_ns", "ns", { bar: true }),
@@ -55,16 +55,16 @@ function waitsSection() {
     tableOf("Waits of the host for the GPU", "syncs", [
       col("call", "call", "text"), col("GPU idle it causes", "bubble_ns", "ns", { bar: true }), col("host waits", "wait_ns", "ns", { bar: true }),
       col("calls", "count"), col("line", "source", "text"), col("around it", "place", "text"), col("operator", "operator", "text"),
-      col("path", "path", "text", { most: 48 }), col("waits for", "awaited_op", "text", { most: 40 }),
+      col("path", "path", "path", { most: 44 }), col("waits for", "awaited_op", "text", { most: 40 }),
     ], { target: byPath }),
     tableOf("GPU idle by path and cause", "idle.by_path", [
-      col("path", "path", "text", { most: 70 }), col("cause", "cause", "text"), col("GPU idle", "ns", "ns", { bar: true }),
+      col("path", "path", "path", { most: 70 }), col("cause", "cause", "text"), col("GPU idle", "ns", "ns", { bar: true }),
     ], { sort: "ns", target: byPath }),
     tableOf("GPU idle by line", "idle.by_line", [
       col("line", "line", "text"), col("what it is", "role", "text"), col("cause", "cause", "text"), col("GPU idle", "ns", "ns", { bar: true }), col("samples", "samples"),
     ], { sort: "ns" }),
     tableOf("Host time between launches", "host", [
-      col("path", "path", "text", { most: 60 }), col("host time", "host_ns", "ns", { bar: true }), col("of it, GPU idle", "idle_ns", "ns"),
+      col("path", "path", "path", { most: 60 }), col("host time", "host_ns", "ns", { bar: true }), col("of it, GPU idle", "idle_ns", "ns"),
       col("launches", "launches"), col("operator", "operator", "text"), col("line", "line", "text"),
     ], { sort: "host_ns", target: byPath }));
 }
@@ -86,11 +86,11 @@ function overlapSection() {
       col("GPU", "device", "plain"), col("one stream", "streams.0", "plain"), col("the other", "streams.1", "plain"), col("both", "ns", "ns", { bar: true }),
     ]),
     tableOf("Paths that ran at once", "overlap.path_pairs", [
-      col("one path", "first", "text"), col("the other", "second", "text"), col("both", "ns", "ns", { bar: true }),
+      col("one path", "first", "path"), col("the other", "second", "path"), col("both", "ns", "ns", { bar: true }),
     ]),
     tableOf("Communication", "collectives", [
       col("kernel", "name", "text", { most: 60 }), col("operation", "collective", "text"), col("exposed", "exposed_ns", "ns", { bar: true }), col("GPU time", "gpu_ns", "ns", { bar: true }),
-      col("count", "count"), col("longest", "longest_ns", "ns"), col("bytes", "bytes", "bytes"), col("path", "path", "text", { most: 48 }),
+      col("count", "count"), col("longest", "longest_ns", "ns"), col("bytes", "bytes", "bytes"), col("path", "path", "path", { most: 44 }),
     ], { target: byPath }));
 }
 
@@ -101,8 +101,8 @@ function graphsSection() {
     tableOf("Compiled graphs", "compiled_graphs", [
       col("graph", "id", "text"), col("phase", "phase", "text"), col("GPU time", "gpu_ns", "ns", { bar: true }), col("calls", "calls"), col("ops", "ops"),
       col("Triton kernels", "kernels.triton.gpu_ns", "ns"), col("library kernels", "kernels.library.gpu_ns", "ns"), col("host time", "host_ns", "ns"),
-      col("dispatch", "dispatch_ns", "ns"), col("guards", "guard_ns", "ns"), col("ends because", "break_reason", "text", { most: 60 }), col("at", "break_source", "text"),
-      col("idle at the break", "break_idle_ns", "ns"), col("recompiled", "recompiles"), col("why compiled again", "recompile_reasons", "text", { most: 60 }),
+      col("dispatch", "dispatch_ns", "ns"), col("guards", "guard_ns", "ns"), col("ends because", "break_reason", "text", { most: 160, wraps: true }), col("at", "break_source", "text"),
+      col("idle at the break", "break_idle_ns", "ns"), col("recompiled", "recompiles"), col("why compiled again", "recompile_reasons", "text", { most: 160, wraps: true }),
       col("compiling", "compile_ns", "ns"), col("CUDA graphs replayed", "cudagraph.replayed"),
     ]),
     ...graphs.slice(0, 40).map((/** @type {any} */ graph, /** @type {number} */ row) => graph.modules.length || graph.sources.length
@@ -122,7 +122,7 @@ function stepsSection() {
   return some(
     element("div", { class: "panel" }, element("h3", {}, "Length of each step"), stepChart(choose)),
     tableOf("Steps", "steps", [
-      col("path", "path", "text"), col("step", "index", "plain"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
+      col("path", "path", "path"), col("step", "index", "plain"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
       col("GPU idle", "idle_ns", "ns"), col("ops", "ops"), col("launches without a record", "missing_launches"), col("process", "process", "plain"),
     ]));
 }
@@ -137,16 +137,16 @@ function memorySection() {
       col("growth per step", "growth_bytes", "bytes"), col("retries", "retries"), col("from the driver", "device_allocs"), col("back to it", "device_frees"), col("failed", "out_of_memory"),
     ]),
     tableOf("Allocation events", "memory.devices", [
-      col("GPU", "device", "plain"), col("peak", "peak_bytes", "bytes", { bar: true }), col("at the peak in", "peak_path", "text"), col("growth", "growth_bytes", "bytes"), col("events", "events"),
+      col("GPU", "device", "plain"), col("peak", "peak_bytes", "bytes", { bar: true }), col("at the peak in", "peak_path", "path"), col("growth", "growth_bytes", "bytes"), col("events", "events"),
     ]),
     tableOf("Memory by path", "memory.paths", [
-      col("path", "path", "text", { most: 70 }), col("allocated", "allocated_bytes", "bytes", { bar: true }), col("peak", "peak_bytes", "bytes"), col("growth", "growth_bytes", "bytes"), col("allocations", "allocations"),
+      col("path", "path", "path", { most: 70 }), col("allocated", "allocated_bytes", "bytes", { bar: true }), col("peak", "peak_bytes", "bytes"), col("growth", "growth_bytes", "bytes"), col("allocations", "allocations"),
     ], { sort: "allocated_bytes", target: byPath }),
     tableOf("Memory by step", "memory.steps", [
       col("step", "index", "plain"), col("GPU", "device", "plain"), col("peak", "peak_bytes", "bytes", { bar: true }), col("growth", "growth_bytes", "bytes"),
     ]),
     ...snapshots.map((/** @type {any} */ _, /** @type {number} */ row) => tableOf("Who held memory at the peak", `memory.snapshot.devices.${row}.holders`, [
-      col("line", "line", "text"), col("path", "path", "text"), col("held", "bytes", "bytes", { bar: true }), col("freed in the step", "passing_bytes", "bytes"), col("allocations", "allocations"),
+      col("line", "line", "text"), col("path", "path", "path"), col("held", "bytes", "bytes", { bar: true }), col("freed in the step", "passing_bytes", "bytes"), col("allocations", "allocations"),
     ])));
 }
 

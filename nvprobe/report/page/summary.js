@@ -25,14 +25,14 @@ function figures() {
   }
   if (found.devices.length) {
     const all = found.devices.length === 1;
-    tiles.push(tile(all ? "GPU busy" : `GPU ${found.devices[0].device} busy`, field(["devices", 0, "busy_ns"], "ns"),
-      ["of ", field(["devices", 0, "window_ns"], "ns"), all ? "" : ", the first of several"]));
+    tiles.push(tile("GPU busy", field(["devices", 0, "busy_ns"], "ns"),
+      ["of ", field(["devices", 0, "window_ns"], "ns"), all ? "" : ", first GPU"]));
     tiles.push(tile("GPU work", field(["ledger", "ops"], "count"), ["ops · ", field(["ledger", "gpu_ns"], "ns"), " of GPU time"]));
   }
   return element("div", { class: "tiles" }, ...tiles);
 }
 
-/** @param {string} title @param {HTMLElement} figure @param {Child[]} rest */
+/** @param {Child} title @param {HTMLElement} figure @param {Child[]} rest */
 function tile(title, figure, rest) {
   return element("div", { class: "tile" }, element("h3", {}, title), element("div", { class: "big" }, figure), element("p", {}, ...rest));
 }
@@ -61,7 +61,7 @@ function windows() {
       })),
     ];
     const name = deviceName(device.device);
-    return [element("h3", {}, `Window of ${visible(name)}, `, field(["devices", row, "window_ns"], "ns")),
+    return [element("h3", {}, "Window of ", named(visible(name)), ", ", field(["devices", row, "window_ns"], "ns")),
       stackedBar(parts, `Window of ${name}: busy, and idle by cause`)];
   });
   return element("div", { class: "panel" }, element("h2", {}, "Where the time went"), ...bars);
@@ -73,11 +73,11 @@ function ledger() {
   if (!page.document.ledger.ops) return null;
   const parts = [
     ...Object.keys(methods).map((name) => ({
-      place: ["ledger", "methods", name, "gpu_ns"], label: words(name),
+      place: ["ledger", "methods", name, "gpu_ns"], ops: ["ledger", "methods", name, "ops"], label: words(name),
       color: METHODS[/** @type {keyof typeof METHODS} */ (name)] ?? PALETTE.gray,
     })),
     ...Object.keys(unresolved).map((name, number) => ({
-      place: ["ledger", "unresolved", name, "gpu_ns"], label: `no owner: ${words(name)}`, color: REASONS[number % REASONS.length],
+      place: ["ledger", "unresolved", name, "gpu_ns"], ops: ["ledger", "unresolved", name, "ops"], label: `no owner: ${words(name)}`, color: REASONS[number % REASONS.length],
     })),
   ];
   const outside = page.document.ledger.outside && element("p", { class: "note" }, "Left out by filters: ",
@@ -98,8 +98,8 @@ function finding(one, row) {
   const here = ["findings", row];
   const path = rowOfPath.get(one.path);
   const where = [
-    one.path && (path === undefined ? field([...here, "path"], "text", "where")
-      : link(field([...here, "path"], "text", "where"), () => state.set({ select: `path:${path}`, section: "timeline" }))),
+    one.path && (path === undefined ? field([...here, "path"], "path", "where")
+      : link(field([...here, "path"], "path", "where"), () => state.set({ select: `path:${path}`, section: "timeline" }))),
     ...one.sources.map((/** @type {string} */ _, /** @type {number} */ number) => element("span", { class: "source-line" },
       field([...here, "sources", number], "text"),
       one.source_roles[number] && one.source_roles[number] !== "line" ? element("i", {}, ` ${words(one.source_roles[number])}`) : "")),
@@ -112,19 +112,22 @@ function finding(one, row) {
     one.try.length ? element("ul", { class: "try" }, ...one.try.map((/** @type {string} */ _, /** @type {number} */ number) =>
       element("li", {}, field([...here, "try", number], "text")))) : null,
     evidence.length ? element("details", {}, element("summary", {}, "Evidence"),
-      element("dl", { class: "facts" }, ...evidence.flatMap((name) => [
-        element("dt", {}, words(name).replace(/ ns$/, "")), element("dd", {}, field([...here, "evidence", name], evidenceFormat(name, one.evidence[name])))]))) : null);
+      factList(evidence.map((name) => /** @type {[string, Child]} */ ([words(name).replace(/ ns$/, ""),
+        field([...here, "evidence", name], evidenceFormat(name, one.evidence[name]))])))) : null);
 }
 
-/** What its change would save: of the step where it was replayed, else of the window. */
-/** @param {any} one @param {number} row */
+/**
+ * What its change would save: of the step where it was replayed, else of the window.
+ * @param {any} one
+ * @param {number} row
+ */
 function saving(one, row) {
   const here = ["findings", row];
   if (one.step_saving) {
     const of = [...here, "step_saving"];
     return element("div", { class: "saves" }, savingBar(one.step_saving),
       element("span", {}, "saves ", field([...of, "low"], "percent"), " to ", field([...of, "high"], "percent"), " of a step, likely ", field([...of, "mid"], "percent", "strong"),
-        one.step_saving.instead_of ? [", instead of "] && element("span", {}, ", instead of finding ", field([...of, "instead_of"], "count")) : ""));
+        one.step_saving.instead_of ? element("span", {}, ", instead of finding ", field([...of, "instead_of"], "count")) : ""));
   }
   if (!Number(one.saves_ns[1])) return null;
   return element("div", { class: "saves" }, element("span", {}, "saves ", field([...here, "saves_ns", 0], "ns"), " to ", field([...here, "saves_ns", 1], "ns"), " of the window"));

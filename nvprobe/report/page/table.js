@@ -9,7 +9,12 @@ const ROWS_AT_FIRST = 15;
  * @property {string} format
  * @property {boolean} [bar] whether its share of the greatest is drawn behind it
  * @property {number} [most] characters that are shown
+ * @property {boolean} [wraps] a text of several words
+ * @property {number} [greatest] of all rows, once it is known
  */
+
+/** @param {Column} column */
+const isText = (column) => column.format === "text" || column.format === "path";
 
 class Table {
   /**
@@ -66,12 +71,12 @@ class Table {
     const key = column.key.join(".");
     const by = this.sorted === key;
     const act = () => {
-      this.falling = by ? !this.falling : column.format !== "text";
+      this.falling = by ? !this.falling : !isText(column);
       this.sorted = key;
       this.fill();
       /** @type {HTMLElement | null} */ (this.head.querySelector(`[data-key="${CSS.escape(key)}"]`))?.focus();
     };
-    return element("th", { class: column.format === "text" ? "text" : "figure", scope: "col",
+    return element("th", { class: isText(column) ? "text" : "figure", scope: "col",
       "aria-sort": by ? (this.falling ? "descending" : "ascending") : "none" },
       element("button", { type: "button", "data-key": key, onclick: act }, column.title,
         element("span", { "aria-hidden": "true", class: "arrow" }, by ? (this.falling ? "↓" : "↑") : "")));
@@ -85,7 +90,7 @@ class Table {
   }
 
   get nameColumn() {
-    return this.columns.findIndex((column) => column.format === "text");
+    return this.columns.findIndex(isText);
   }
 
   /**
@@ -95,21 +100,21 @@ class Table {
    */
   cell(row, column, target) {
     const shown = field([...this.list, row, ...column.key], column.format);
-    if (column.format === "text") {
+    if (isText(column)) {
       const full = shown.textContent ?? "";
-      const most = column.most ?? 80;
+      const most = column.most ?? 60;
       if (full.length > most) {
         shown.title = shortened(full, 600);
         shown.textContent = shortened(full, most);
       }
-      return element("td", { class: "text" }, target ? link(shown, () => state.set({ select: target })) : shown);
+      return element("td", { class: column.wraps ? "text wraps" : "text" }, target ? link(shown, () => state.set({ select: target })) : shown);
     }
     const cell = element("td", { class: "figure" }, shown);
     if (column.bar) {
       const most = column.greatest ??= Math.max(...this.rows.map((/** @type {any} */ one) => Number(value(one, column)) || 0));
-      const share = most > 0 ? (Number(value(this.rows[row], column)) / most) * 100 : 0;
+      const share = most > 0 ? Number(value(this.rows[row], column)) / most : 0;
       cell.classList.add("barred");
-      cell.style.setProperty("--share", `${share}%`);
+      cell.style.setProperty("--share", String(share));
     }
     return cell;
   }

@@ -171,7 +171,7 @@ class Timeline {
     }
     paint.globalAlpha = 1;
     paint.fillStyle = this.painter.line;
-    for (const [start] of this.spans) paint.fillRect(place(start), 0, 1, height);
+    if (this.spans.length < width / 4) for (const [start] of this.spans) paint.fillRect(place(start), 0, 1, height);
     paint.strokeStyle = this.painter.accent;
     paint.lineWidth = 2;
     paint.strokeRect(place(this.from) + 1, 1, Math.max(place(this.to) - place(this.from) - 2, 3), height - 2);
@@ -505,10 +505,10 @@ function sliceSummary(slice) {
   const what = { ranges: "range", calls: "CUDA call", stream: "GPU", idle: "GPU idle" }[track.kind];
   const place = track.kind === "stream" ? track.title : track.kind === "idle" ? "" : `thread ${track.number}`;
   return [
-    element("b", {}, shortened(words(sliceName(slice)), 120)),
+    element("b", { class: "name" }, shortened(track.kind === "idle" ? words(sliceName(slice)) : sliceName(slice), 120)),
     element("span", { class: "event" }, ` ${formatted(end[slice] - start[slice], "ns")} · ${what} ${place}`),
     path[slice] >= 0 && track.kind !== "ranges"
-      ? element("span", { class: "where" }, shortened(formatted(page.document.ranges[path[slice]].path, "text"), 140)) : "",
+      ? element("span", { class: "where name" }, shortened(formatted(page.document.ranges[path[slice]].path, "path"), 140)) : "",
   ];
 }
 
@@ -516,7 +516,7 @@ function sliceSummary(slice) {
 function legendEntry(name, color) {
   const box = element("i", { "aria-hidden": "true" });
   box.style.background = color;
-  return element("span", { class: "key" }, box, name);
+  return element("span", { class: "key name" }, box, name);
 }
 
 /** @param {(Node | string)[]} content @param {MouseEvent} event */

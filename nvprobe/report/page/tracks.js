@@ -99,7 +99,10 @@ function deviceName(device) {
 
 /** @param {Track} track */
 function trackLabel(track) {
-  if (track.kind === "calls") return "CUDA calls";
-  if (track.kind === "ranges") return `${track.title} ${track.number}`;
-  return track.title;
+  const thread = `${track.title} ${track.number}`;
+  if (track.kind === "ranges") return thread;
+  if (track.kind !== "calls") return track.title;
+  const named = page.about.timeline.tracks.some((/** @type {Track} */ one) =>
+    one.kind === "ranges" && one.process === track.process && one.number === track.number);
+  return named ? "CUDA calls" : thread;
 }
