@@ -287,7 +287,7 @@ def _prepare() -> None:
     global _next_sequence
     compiling_module.bind()
     _next_sequence = torch_hooks.sequence_number()
-    ours = (awake, emitter, places, sidecar, compiling_module, torch_hooks, sys.modules[__name__])
+    ours = (torch_hooks, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 
 

@@ -27,8 +27,9 @@ INDEXING = ("__getitem__", "__setitem__")
 
 _hooks = Hooks("lines of hidden synchronizations without torch's debug mode")
 _note: Callable[[str], bool] = bool
-_noted: dict[tuple[int, int], CodeType] = {}
-"""Instructions that need no note before `note_again`; their code is kept, so that ids stay its."""
+noted: dict[tuple[int, int], CodeType] = {}
+"""Instructions whose next wait needs no note; empty to note all again. Their code is kept, so that
+ids stay its own."""
 
 
 def begin(note: Callable[[str], bool], *, indexing: bool) -> None:
@@ -53,12 +54,7 @@ def begin(note: Callable[[str], bool], *, indexing: bool) -> None:
 def end() -> None:
     """Give torch its methods back."""
     _hooks.undo()
-    note_again()
-
-
-def note_again() -> None:
-    """Note each line once more."""
-    _noted.clear()
+    noted.clear()
 
 
 def _shared(code: CodeType) -> bool:
@@ -101,8 +97,8 @@ def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
             finally:
                 frame = sys._getframe(1)
                 key = id(frame.f_code), frame.f_lasti
-                if key not in _noted and not _note(what) and not _shared(frame.f_code):
-                    _noted[key] = frame.f_code
+                if key not in noted and not _note(what) and not _shared(frame.f_code):
+                    noted[key] = frame.f_code
 
         hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask, _shared])
         return method

@@ -221,7 +221,7 @@ def _show_again(times: int) -> None:
         registry.pop(key, None)
     for site in list(_sites.values()):
         site.left = times
-    sync_methods.note_again()
+    sync_methods.noted.clear()
 
 
 def _debug(cuda: Any, mode: int) -> None:

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from nvprobe.instrumentation import sidecar
 
@@ -99,31 +99,52 @@ def hide_from_dynamo(functions: Iterable[Callable[..., Any]]) -> bool:
 
     What ``torch._dynamo.skip`` does, without importing Dynamo: ``skip_code`` of
     ``torch._C._dynamo.eval_frame`` (to 2.6), ``set_code_exec_strategy`` (2.7 to 2.13). Without it
-    Dynamo would try, and give up on, every frame of ours that it meets between graphs.
+    Dynamo would try, and give up on, every frame of ours that it meets between graphs. With
+    ``fullgraph=True`` it gives up by an error: nothing that functions of `LEAVES` call, such as the
+    standard library, reaches Dynamo either (from 2.7 on).
     """
     try:
         skip = _skipper()
-        waiting = [function.__code__ for function in functions]
+        hidden: list[Any] = [*functions, *_leaves()]
+        waiting = [(one.__code__, one.__module__ in LEAVES) for one in hidden]
         while waiting:
-            code = waiting.pop()
-            skip(code)
+            code, leaf = waiting.pop()
+            skip(code, leaf)
             # Comprehensions and inner functions run in frames of their own.
-            waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+            waiting += [(one, leaf) for one in code.co_consts if isinstance(one, CodeType)]
     except Exception as error:
         _report("skipping frames in Dynamo", error)
         return False
     return True
 
 
-def _skipper() -> Callable[[Any], None]:
+LEAVES = {
+    f"nvprobe.instrumentation.{name}"
+    for name in ("awake", "compiling", "emitter", "places", "sidecar", "sources")
+}
+"""Modules that call no code of the program."""
+_leaves_hidden = False
+
+
+def _leaves() -> list[FunctionType]:
+    """The functions of `LEAVES`, the first time."""
+    global _leaves_hidden
+    if _leaves_hidden:
+        return []
+    _leaves_hidden = True
+    return functions_of(*(sys.modules[name] for name in LEAVES if name in sys.modules))
+
+
+def _skipper() -> Callable[[CodeType, bool], None]:
+    """What hides one frame from Dynamo, and for a leaf all that it calls."""
     import torch
 
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "skip_code"):
-        return cast("Callable[[Any], None]", frames.skip_code)
-    action = frames._FrameAction
-    strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
-    return lambda code: frames.set_code_exec_strategy(code, strategy)
+        return lambda code, _leaf: frames.skip_code(code)
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    strategy = [frames._FrameExecStrategy(skip, called) for called in (default, skip)]
+    return lambda code, leaf: frames.set_code_exec_strategy(code, strategy[leaf])
 
 
 def outside_dynamo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -153,6 +174,8 @@ def functions_of(*modules: ModuleType) -> list[FunctionType]:
         for value in vars(module).values():
             if getattr(value, "__module__", None) != module.__name__:
                 continue
+            if hasattr(value, "cache_info"):
+                value = value.__wrapped__
             members = vars(value).values() if isinstance(value, type) else (value,)
             found += [one for one in members if isinstance(one, FunctionType)]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,21 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch")
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 if sys.argv[1] == "instrumented":
     import nvprobe
     nvprobe.instrument()
 import torch, torch._dynamo
 from torch import nn
+from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
+
+asked = set()
+convert = convert_frame.ConvertFrameAssert.__call__
+def converting(self, frame, *args, **kwargs):
+    asked.add(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_code.co_name}")
+    return convert(self, frame, *args, **kwargs)
+convert_frame.ConvertFrameAssert.__call__ = converting
 
 class Block(nn.Module):
     def __init__(self):
@@ -53,6 +62,8 @@ def counted(name, run, *inputs):
     facts = {key: sum(counters[key].values()) for key in texts}
     facts |= {k: sorted(map(str, v.items())) for k, v in counters.items() if k not in texts}
     facts.pop("frames", None)
+    facts["asked"] = sorted(asked)
+    asked.clear()
     results[name] = facts
 
 def trainer(model, compiled, whole):
@@ -68,6 +79,12 @@ def trainer(model, compiled, whole):
 
 net = Net()
 counted("model", trainer(net, torch.compile(net, backend="aot_eager", fullgraph=True), False), x, x)
+whole = torch.compile(net, backend="aot_eager", fullgraph=True)
+def several(x):
+    for _ in range(40):
+        whole(x)
+        whole(x)
+counted("called often", several, x)
 net = Net(True)
 counted("breaks", trainer(net, torch.compile(net, backend="aot_eager"), False), x, x[:2], x)
 net = Net()
@@ -88,8 +105,12 @@ print(json.dumps(results))
 """
 
 
-def test_counters_are_those_of_the_bare_program(recorder: Recorder):
+def test_counters_and_frames_are_those_of_the_bare_program(recorder: Recorder, tmp_path: Path):
     bare = json.loads(recorder.run(PROGRAM, "bare").stdout)
-    instrumented = json.loads(recorder.run(PROGRAM, "instrumented").stdout)
+    side = str(tmp_path / "side")
+    instrumented = json.loads(recorder.run(PROGRAM, "instrumented", NVPROBE_SIDECAR=side).stdout)
     for name, facts in bare.items():
+        # No frame of nvprobe's, nor of the standard library that it calls: with fullgraph=True one
+        # that Dynamo cannot trace ends the program.
+        assert set(instrumented[name].pop("asked")) <= set(facts.pop("asked")), name
         assert instrumented[name] == facts, name
