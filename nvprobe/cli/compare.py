@@ -86,8 +86,8 @@ def command(
 
     A run is whatever "nvprobe analyze" takes, an analysis in JSON, or a folder with several runs.
     Give one run a side, or several: compare --before A1 A2 --after B1 B2. With --fail-on-regression
-    or budgets in [tool.nvprobe.budget] the exit code is 0, 3 (a budget is exceeded), or 4 (cannot
-    tell). docs/compare.md says what is compared with what, and how to use it in CI.
+    or budgets in [tool.nvprobe.budget] the exit code is 0, 3 (a budget is exceeded), or 4
+    (undecided). docs/compare.md says what is compared with what, and how to use it in CI.
     """
     from nvprobe.cli.budgets import EXIT_CODES, budgets_of
     from nvprobe.cli.documents import documents_of

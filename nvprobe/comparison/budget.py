@@ -56,7 +56,7 @@ def read_budgets(table: Mapping[str, Any], where: str) -> list[Budget]:
             out.append(Budget(_COUNTS[name], value, False))
         else:
             known = ", ".join((_STEP, _EXPOSED, *_COUNTS, _PATHS))
-            raise UsageError(f"[{where}] has {key!r}, which is no budget; there are {known}")
+            raise UsageError(f"[{where}] has {key!r}, which is not a budget; there are {known}")
     return out
 
 

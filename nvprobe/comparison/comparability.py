@@ -23,7 +23,7 @@ def differences(before: Sequence[Document], after: Sequence[Document]) -> list[D
 
 
 def _unknown(was: Sequence[str | None], now: Sequence[str | None]) -> bool:
-    """Whether a whole side says nothing: that is no difference."""
+    """Whether a whole side says nothing, which does not count as a difference."""
     return not any(was) or not any(now)
 
 
@@ -71,7 +71,7 @@ def _graph_mode(run: Document) -> str | None:
 def _copied_in(run: Document) -> str | None:
     """Bytes copied to the GPU a step: another batch, most often."""
     found = [one.bytes for one in run.copies if one.name == "Memcpy HtoD" and one.bytes is not None]
-    return f"{sum(found) // step_count(run):,} bytes a step" if found else None
+    return f"{sum(found) // step_count(run):,} bytes per step" if found else None
 
 
 _FACTS: dict[str, tuple[bool, Callable[[Document], str | None]]] = {

@@ -4,7 +4,7 @@ Steps that follow one another resemble one another, so they are resampled in blo
 block bootstrap), all columns together. A change of one column among many is held against the
 greatest deviation of all of them (max-T), so that the error of 5 % is that of the whole comparison.
 With few blocks a t quantile widens the intervals. Runs differ from one another by more than their
-steps tell (clocks, placement of memory): that is the noise floor, from several runs where there are
+steps show (clocks, placement of memory): that is the noise floor, from several runs where there are
 any, else assumed. Tests: tests/unit/comparison/test_statistics.py.
 """
 

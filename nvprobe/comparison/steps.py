@@ -101,7 +101,7 @@ def _with_sums(columns: _Columns, matrices: Sequence[Matrix], runs: Sequence[Run
 
 
 def columns_of(runs: Sequence[Run]) -> tuple[list[str], list[Matrix]]:
-    """Amounts and paths of the runs of one side by name, in ns a step."""
+    """Amounts and paths of the runs of one side by name, in ns per step."""
     found = samples(runs, runs)
     columns = _columns(found)
     names = [*columns.amounts, *columns.paths, EXPOSED]

@@ -181,28 +181,28 @@ def decode(data: bytes | str, name: str) -> Document:
         return msgspec.convert(found, Document)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(
-            f"{name}: is no whole analysis of the schema {SCHEMA} ({error}); "
+            f"{name}: is not a whole analysis of the schema {SCHEMA} ({error}); "
             "analyze the capture again"
         ) from error
 
 
-def _with_nulls(told: inspect.Type, value: Any) -> Any:
+def _with_nulls(declared: inspect.Type, value: Any) -> Any:
     """A decoded value with null for every absent field of a struct."""
-    if isinstance(told, inspect.Metadata):
-        return _with_nulls(told.type, value)
-    if isinstance(told, inspect.UnionType):
-        some = [one for one in told.types if not isinstance(one, inspect.NoneType)]
+    if isinstance(declared, inspect.Metadata):
+        return _with_nulls(declared.type, value)
+    if isinstance(declared, inspect.UnionType):
+        some = [one for one in declared.types if not isinstance(one, inspect.NoneType)]
         return value if value is None or len(some) > 1 else _with_nulls(some[0], value)
-    if isinstance(told, inspect.ListType) and isinstance(value, list):
-        return [_with_nulls(told.item_type, one) for one in value]
-    if isinstance(told, inspect.DictType) and isinstance(value, dict):
-        return {key: _with_nulls(told.value_type, one) for key, one in value.items()}
-    if isinstance(told, inspect.StructType) and isinstance(value, dict):
+    if isinstance(declared, inspect.ListType) and isinstance(value, list):
+        return [_with_nulls(declared.item_type, one) for one in value]
+    if isinstance(declared, inspect.DictType) and isinstance(value, dict):
+        return {key: _with_nulls(declared.value_type, one) for key, one in value.items()}
+    if isinstance(declared, inspect.StructType) and isinstance(value, dict):
         return {
             field.encode_name: _with_nulls(
                 inspect.type_info(field.type), value.get(field.encode_name)
             )
-            for field in msgspec.structs.fields(told.cls)
+            for field in msgspec.structs.fields(declared.cls)
             if field.encode_name in value or field.required
         }
     return value
