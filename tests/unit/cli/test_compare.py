@@ -124,4 +124,4 @@ def test_a_budget_is_no_option(capsys, cases, project):
     (project / "pyproject.toml").write_text('[tool.nvprobe.budget]\noutput = "x"\n')
     code, _, err = run(capsys, "compare", cases / "n31_before.sqlite", cases / "n31_after.sqlite")
     assert code == 2
-    assert "'output', which is no budget" in err
+    assert "'output', which is not a budget" in err

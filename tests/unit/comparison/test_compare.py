@@ -167,7 +167,7 @@ def test_budgets(nano: Document) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"speed": 1}, "which is no budget"),
+        ({"speed": 1}, "which is not a budget"),
         ({"syncs": -1}, "give a whole number"),
         ({"syncs": True}, "give a whole number"),
         ({"step-time": 30}, 'give a time, as in "30 ms"'),
