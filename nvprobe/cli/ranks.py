@@ -4,37 +4,64 @@ from __future__ import annotations
 
 import io
 import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nvprobe.cli.files import deliver, spare_inputs
+from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from nvprobe.ranks.document import Document
 
 __all__ = ["command"]
 
 
 @click.command("ranks")
 @click.argument("inputs", nargs=-1, required=True, metavar="DIR...", type=click.Path())
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read captures; by default as many as CPUs and memory allow.",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Read on a Dask cluster: address of its scheduler, as in tcp://head:8786.",
+)
+@click.option(
+    "--summaries",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where the summary of each capture is kept; of a cluster, a folder that its workers see.",
+)
 @output_options
 @common_options
 @click.pass_obj
-def command(settings: Settings, /, inputs: tuple[str, ...]) -> None:
+def command(
+    settings: Settings,
+    /,
+    inputs: tuple[str, ...],
+    jobs: int | None,
+    cluster: str | None,
+    summaries: Path | None,
+) -> None:
     """Compare all ranks of a job: who is late, and whether waiting or the network costs time.
 
     DIR holds the run folders, nsys exports or reports, or torch traces of a job; several folders,
-    and files, can be given. One job at a time.
+    and files, can be given. One job at a time. What was read once is not read again.
     """
-    from nvprobe.ranks.discovery import discover
-    from nvprobe.ranks.document import encode
-    from nvprobe.ranks.job import reduced
-    from nvprobe.ranks.map import summarize
-    from nvprobe.ranks.roster import one_job
-
     spare_inputs(settings.output, list(inputs))
-    sources = discover(inputs)
-    one_job(sources)
-    found = reduced([one for source in sources for one in summarize(source)])
+    if cluster is not None and summaries is None:
+        raise UsageError("--cluster: give --summaries, a folder that all workers can write to")
+    found = _document(settings, inputs, jobs, cluster, summaries)
     if settings.as_json:
+        from nvprobe.ranks.document import encode
+
         deliver(settings, encode(found))
         return
     from nvprobe.ranks.console import print_job
@@ -43,3 +70,37 @@ def command(settings: Settings, /, inputs: tuple[str, ...]) -> None:
     page = io.StringIO()
     print_job(console_for(page, shutil.get_terminal_size((100, 24)).columns), found)
     deliver(settings, page.getvalue())
+
+
+def _document(
+    settings: Settings,
+    inputs: tuple[str, ...],
+    jobs: int | None,
+    cluster: str | None,
+    summaries: Path | None,
+) -> Document:
+    """Find the captures, summarize each, and compare them."""
+    from nvprobe.ranks.discovery import discover
+    from nvprobe.ranks.job import reduced
+    from nvprobe.ranks.roster import one_job
+    from nvprobe.ranks.run import map_locally, map_on_cluster
+
+    sources = discover(inputs)
+    one_job(sources)
+    with stages(settings, len(sources) + 2) as stage:
+        stage("reading captures")
+
+        def done(number: int) -> None:
+            """Show how far it is."""
+            stage(f"{number:,} of {len(sources):,} captures")
+
+        if cluster is not None and summaries is not None:
+            mapped = map_on_cluster(cluster, sources, summaries.absolute(), done=done)
+        else:
+            mapped = map_locally(sources, summaries, jobs=jobs, done=done)
+        stage("comparing ranks")
+        ranks = [one for result in mapped for one in result.summaries()]
+        failed = [one.failed for one in mapped if one.failed is not None]
+        if not ranks:
+            raise InputError(failed[0].error)
+        return reduced(ranks, failed)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.ranks.document import Document
+from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import percent, plain, size, time
 from nvprobe.report.console.tables import more, names, numbers, table, words
 
@@ -29,15 +30,16 @@ def print_job(console: Console, found: Document, *, rows: int | None = None) -> 
 
 
 def _about(found: Document, _: int, __: int) -> Text:
+    world, steps = found.world_size, counted(len(found.steps), "step")
     number = len(found.ranks)
-    whole = f" of {found.world_size}" if found.world_size else ""
+    whole = f"{number:,} of {world:,} ranks" if world else counted(number, "rank")
     clock = {
         "one": "one clock",
         "unknown": "clocks not aligned",
         "aligned": f"clocks aligned by {found.clock.matched:,} collectives, "
         f"error {_time(found.clock.error_ns)}",
     }[found.clock.kind]
-    return Text(f"{number}{whole} ranks, {len(found.steps)} steps; {clock}")
+    return Text(f"{whole}, {steps}; {clock}")
 
 
 def _ranks(found: Document, rows: int, width: int) -> RenderableType:

@@ -114,11 +114,11 @@ def _run_folder(folder: Path) -> Source:
     started = run.get("started_utc") if rank is None else None
     return Source(
         name=_short(folder),
-        files=(os.fspath(folder),),
+        files=(os.fspath(folder.absolute()),),
         rank=rank,
         said_by="nothing" if rank is None else "run.json",
         world_size=size,
-        job=f"job {mark}" if mark else f"{os.fspath(folder.parent)} {started or ''}",
+        job=f"job {mark}" if mark else f"{folder.parent.absolute()} {started or ''}",
     )
 
 
@@ -128,10 +128,10 @@ def _of_files(files: list[Path], folder: Path) -> Source:
     beside = [] if len(files) > 1 else sorted(folder.glob(f"{files[0].stem}*sidecar*.jsonl"))
     return Source(
         name=_short(files[0]),
-        files=tuple(os.fspath(file) for file in [*files, *beside]),
+        files=tuple(os.fspath(file.absolute()) for file in [*files, *beside]),
         rank=rank,
         said_by="nothing" if rank is None else "the file name",
-        job=os.fspath(folder),
+        job=os.fspath(folder.absolute()),
     )
 
 

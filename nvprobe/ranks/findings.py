@@ -218,7 +218,7 @@ def _exposed(facts: Facts) -> Iterator[Finding]:
             "exposed_ns": int(np.median(np.bincount(job.members.rank, exposed, size) / steps)),
             "step_ns": job.step_ns,
         },
-        saves_ns=per_step,
+        saves_ns=None if job.roster.missing else per_step,  # it may be waiting for a missing one
         try_=[
             "start collectives earlier, or wait for the result later, with compute between",
             "bucket sizes (bucket_cap_mb of DDP), prefetching of FSDP, compression of gradients",

@@ -38,7 +38,7 @@ class Straggler:
     late_ns: int
     """Delay it adds in a typical step."""
     share: float
-    """Of the steps, those in which it adds one."""
+    """Of the steps, those in which it adds one worth a name."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def stragglers(found: Delays, error_ns: int, step_ns: int | None) -> list[Stragg
     if not steady.size:
         return []
     late, known = typical(steady), steady >= 0
-    share = ((steady > error_ns) & known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     least = max(error_ns, _WORTH * (step_ns or 0), 1)
+    share = ((steady > least) & known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     some = late[late >= 0]
     middle = np.median(some) if len(some) else 0.0
     scatter = 1.4826 * np.median(np.abs(some - middle)) if len(some) >= 4 else 0.0

@@ -1,0 +1,60 @@
+"""Small torch traces of the ranks of a job, with delays and clocks as asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BASE = 1_700_000_000_000_000_000
+STEP_US, GEMM_US, TRANSFER_US = 2_000, 500, 100
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def write_job(
+    folder: Path,
+    *,
+    ranks: int,
+    steps: int = 4,
+    late_us: Mapping[int, int] | None = None,
+    clock_us: Mapping[int, int] | None = None,
+) -> Path:
+    """``rank<N>.json`` of each: in a step a product, longer on late ranks, and an all-reduce."""
+    folder.mkdir(parents=True)
+    late, clock = late_us or {}, clock_us or {}
+    slowest = GEMM_US + max(late.values(), default=0)
+    for rank in range(ranks):
+        events = []
+        for step in range(steps):
+            begin = 1_000 + step * STEP_US + clock.get(rank, 0)
+            own = GEMM_US + late.get(rank, 0)
+            events += _step(step, begin, own, slowest, rank)
+        about = {
+            "schemaVersion": 1,
+            "baseTimeNanoseconds": BASE,
+            "deviceProperties": [{"id": 0, "name": "Synthetic GPU", "numSms": 132}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps({**about, "traceEvents": events}))
+    return folder
+
+
+def _step(step: int, begin: int, own: int, slowest: int, rank: int) -> list[dict[str, Any]]:
+    pid, arrives = 900 + rank, begin + 20 + own
+    ends = begin + 20 + slowest + TRANSFER_US
+    kernels = [("gemm_bf16", 7, begin + 20, own), (ALL_REDUCE, 30, arrives, ends - arrives)]
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": pid,
+         "tid": pid, "ts": begin, "dur": STEP_US - 100}
+    ]  # fmt: skip
+    for number, (name, stream, start, length) in enumerate(kernels):
+        correlation = 2 * step + number + 1
+        events += [
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": pid,
+             "ts": begin + 5 + 5 * number, "dur": 4, "args": {"correlation": correlation}},
+            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start,
+             "dur": length, "args": {"device": 0, "context": 1, "stream": stream,
+             "correlation": correlation, "grid": [132, 1, 1], "block": [128, 1, 1]}},
+        ]  # fmt: skip
+    return events
