@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     "--to",
     "kind",
     required=True,
-    type=click.Choice(("sqlite", "parquet", "csv", "json")),
-    help="What to write: a database, a folder of tables, or the analysis document.",
+    type=click.Choice(("sqlite", "parquet", "csv", "json", "perfetto")),
+    help="What to write: a database, a folder of tables, the analysis document, or a trace.",
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Where to write (default: by INPUT)."
@@ -50,10 +50,11 @@ def command(
     python_stacks: bool | None,
     **options: Any,
 ) -> None:
-    """Write every event with its owner, and every result, as tables.
+    """Write every event with its owner, and every result, as tables; or a trace for Perfetto.
 
-    For SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. Filters choose
-    what is written.
+    Tables are for SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. A
+    trace has the ranges, streams, launches, idle causes and counters. Filters choose what is
+    written.
     """
     from nvprobe.cli.pipeline import analysis_of
 
@@ -78,6 +79,8 @@ def _default(first: str, kind: str) -> str:
     stem = Path(first).resolve().name
     for suffix in (".gz", ".json", ".sqlite", ".nsys-rep", "_pqtdir", "_arwdir"):
         stem = stem.removesuffix(suffix)
+    if kind == "perfetto":
+        return f"{stem}.perfetto.json.gz"
     return f"{stem}.tables" if kind in ("parquet", "csv") else f"{stem}.tables.{kind}"
 
 
@@ -102,6 +105,10 @@ def _write(analysis: Analysis, kind: str, path: Path) -> None:
         from nvprobe.report.database import write_database
 
         write_database(analysis, path)
+    elif kind == "perfetto":
+        from nvprobe.report.perfetto import write_perfetto
+
+        write_perfetto(analysis, path)
     elif kind == "json":
         from nvprobe.report.document import to_json
 
@@ -133,6 +140,8 @@ def _put(target: Path, write: Callable[[Path], None]) -> None:
 
 def _next(kind: str, target: Path) -> str:
     """A command that looks at the result, as a shell takes it."""
+    if kind == "perfetto":
+        return f"open {in_words(target.name)} in ui.perfetto.dev"
     words = {
         "sqlite": ["datasette", str(target)],
         "parquet": ["duckdb", "-c", _select(target / "paths.parquet")],
