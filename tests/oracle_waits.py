@@ -21,6 +21,7 @@ RANGE_CAUSES = {
     RangeRole.COMPILATION: "compilation",
     RangeRole.COLLECTIVE: "collective",
     RangeRole.INPUT: "input",
+    RangeRole.NO_WORK: "no_work",
 }
 ORDER = [
     "sync",
@@ -28,6 +29,7 @@ ORDER = [
     "compilation",
     "collective",
     "input",
+    "no_work",
     "launch_call",
     "other_call",
     "host",
@@ -315,6 +317,8 @@ class WaitOracle:
                 role = RangeRole.COLLECTIVE
             if role == RangeRole.INPUT and self._launches_a_kernel(thread, start, end):
                 continue  # what launches kernels does not wait for data
+            if role == RangeRole.NO_WORK and end - start < 1_000_000:
+                continue  # a look for requests, not a wait
             if role != RangeRole.OTHER and self.kinds[row] != Kind.STEP:
                 out[thread].append((start, end, RANGE_CAUSES[role]))
         return out

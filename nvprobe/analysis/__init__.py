@@ -11,6 +11,7 @@ from nvprobe.analysis.bounds import bound
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.findings import findings, gather
+from nvprobe.analysis.inference import inference, main_step
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.memory import snapshot_peaks
@@ -54,10 +55,13 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     owners, lines, graphs, operators = _code(attribution, shapes)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
+    served = inference(attribution, step_rows, evidence.waits)
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,
-        verdict=verdict(attribution, devices, ranges, doubts, bound(evidence, found, by)),
+        verdict=verdict(
+            attribution, devices, ranges, doubts, bound(evidence, found, by), main_step(served)
+        ),
         ledger=ledger(attribution),
         ranges=ranges,
         kernels=kernel_rows,
@@ -66,6 +70,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         step_spread=step_spread(step_rows),
         spans=span_rows(attribution.trace),
         devices=devices,
+        inference=served,
         left_out=left_out(attribution),
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows, shapes, fidelity),

@@ -29,6 +29,7 @@ _CALLS = {"graph_rebuilt", "context_creation", "idle_other_call"}
 """Findings about host time that is spent in calls, not in Python."""
 _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("waits for data", (Cause.INPUT,)),
+    ("waits for requests", (Cause.NO_WORK,)),
     ("held up by synchronization", (Cause.SYNC,)),
     ("held up by allocation", (Cause.ALLOCATION,)),
     ("held up by compilation", (Cause.COMPILATION,)),

@@ -15,6 +15,7 @@ from typing import Any
 from nvprobe.analysis.allocator import AllocatorUse
 from nvprobe.analysis.code_places import CodePlaces
 from nvprobe.analysis.findings.model import Finding
+from nvprobe.analysis.inference import Inference
 from nvprobe.analysis.kernels.by_name import KernelTraits
 from nvprobe.analysis.kernels.counters import CounterUse
 from nvprobe.analysis.kernels.work import PathWork
@@ -52,6 +53,8 @@ class Analysis:
     step_spread: StepSpread | None
     spans: SpanRows
     devices: DeviceUse
+    inference: Inference | None = None
+    """Phases of an inference program; None where no step has one."""
     left_out: LeftOut | None = None
     """What of a whole run the tables are not about; None where they are about all of it."""
     warnings: tuple[str, ...] = ()

@@ -61,6 +61,7 @@ def verdict(
     ranges: PathQuantities,
     doubts: Doubts,
     bound: str,
+    step: str = "",
 ) -> str:
     """What bounds the run and where the GPU time goes, in one sentence."""
     total = int(attribution.duration.sum())
@@ -79,6 +80,7 @@ def verdict(
     use = f"{bound}: GPU busy {least}{busy / window:.0%} of {duration(window)}"
     if len(devices) > 1:
         use += f" over {len(devices)} GPUs"
+    use += f"; {step}" if step else ""
     place = _place(total, ranges, attribution.paths)
     return f"{use}; {place}" if place else use
 

@@ -164,6 +164,8 @@ class RangeRole(IntEnum):
     COLLECTIVE = 2
     INPUT = 3
     """Waits for data."""
+    NO_WORK = 4
+    """Waits for requests, where it is long."""
 
 
 _END = r"(?:$|[^a-z_])"
@@ -201,6 +203,12 @@ RANGES: tuple[tuple[RangeRole, str], ...] = (
         r"(?:$|[^A-Za-z_])",
     ),
     (RangeRole.COLLECTIVE, r"(?i)(?:^|[^a-z])barrier(?:$|[^a-z])"),
+    # servers without requests: SGLang, TensorRT-LLM, vLLM
+    (
+        RangeRole.NO_WORK,
+        r"^(?:scheduler\.)?(?:recv_requests|idle)$|^_fetch_new_requests$"
+        r"|^(?:wait_for|get|poll)_(?:new_)?requests$",
+    ),
     # torch.utils.data, Lightning, TorchRec, and what people call this phase
     (
         RangeRole.INPUT,

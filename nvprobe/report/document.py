@@ -18,6 +18,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.errors import InputError
 from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
+from nvprobe.report.inference import Inference, inference
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
 from nvprobe.report.overlap import Collective, Overlap, ProcessCollective
@@ -93,6 +94,7 @@ class Document(Row, frozen=True):
     steps: Annotated[list[Step], is_("steps in the order of time")]
     step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
     step_parts: Annotated[StepParts | None, is_("where the time of steps goes; null without")]
+    inference: Annotated[Inference | None, is_("phases of inference; null without")]
     left_out: Annotated[LeftOut | None, is_("what of a whole run is not counted; else null")]
     syncs: Annotated[list[Sync] | None, is_("synchronizing calls by call site")]
     idle: Annotated[Idle, is_("why the GPU waits")]
@@ -133,6 +135,7 @@ def document(analysis: Analysis) -> Document:
         steps=paths.steps(analysis),
         step_spread=paths.step_spread(analysis),
         step_parts=step_parts(analysis),
+        inference=inference(analysis),
         left_out=paths.left_out(analysis),
         syncs=waits.syncs(analysis),
         idle=waits.idle(analysis),

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Kind
-from nvprobe.report import capture, kernels, memory, overlap, paths, step_parts, waits
+from nvprobe.report import capture, inference, kernels, memory, overlap, paths, step_parts, waits
 from nvprobe.report.document import Document, Finding, document
 from nvprobe.report.schema import Row, arrow, fields, is_, ns
 from nvprobe.trace import Column
@@ -187,6 +187,9 @@ RESULTS: Mapping[str, ResultTable] = {
     ),
     "snapshot_holders": ResultTable(HOLDERS, _holders),
     "compiled_graphs": ResultTable(kernels.CompiledGraph, _at("compiled_graphs")),
+    "phases": ResultTable(inference.PhaseTotals, _at("inference.phases")),
+    "step_budget": ResultTable(inference.BudgetPart, _at("inference.budget")),
+    "slowest_steps": ResultTable(inference.SlowStep, _at("inference.slowest")),
     "findings": ResultTable(Finding, _at("findings")),
     "warnings": ResultTable(Doubt, lambda d: [Doubt(text) for text in d.warnings]),
     "missing": ResultTable(capture.Missing, _at("missing")),

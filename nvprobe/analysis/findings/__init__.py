@@ -32,6 +32,13 @@ from nvprobe.analysis.findings.late import late_process
 from nvprobe.analysis.findings.machine import empty_processors, low_clock, shared_gpu
 from nvprobe.analysis.findings.model import Evidence, Finding, Severity
 from nvprobe.analysis.findings.replayed import replayed
+from nvprobe.analysis.findings.serving import (
+    draft_cost,
+    garbage_collection,
+    graphs_missed,
+    padding,
+    prefill_stalls,
+)
 from nvprobe.analysis.findings.sources import with_sources
 from nvprobe.analysis.findings.traffic import exposed_communication, exposed_copies, graph_gaps
 from nvprobe.analysis.findings.waiting import (
@@ -82,6 +89,11 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     low_clock,
     shared_gpu,
     empty_processors,
+    prefill_stalls,
+    graphs_missed,
+    padding,
+    garbage_collection,
+    draft_cost,
     profiler_cost,
 )
 GENERAL_RULES: tuple[Callable[[Evidence, Sequence[Finding]], Iterator[Finding]], ...] = (

@@ -31,7 +31,7 @@ from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import LaunchFit
 from nvprobe.analysis.kernels.work import WorkItems
 from nvprobe.analysis.memory import Memory
-from nvprobe.analysis.model import DeviceUse, Steps
+from nvprobe.analysis.model import DeviceUse, FoundBy, Steps
 from nvprobe.analysis.steps import step_at
 from nvprobe.analysis.timelines import left_out
 from nvprobe.analysis.waiting.host_causes import Cause
@@ -255,10 +255,18 @@ class Evidence:
         """
         charges = self.waits.idle
         rows = np.isin(charges.cause, causes)
-        rows &= np.isin(charges.step, self.steady) if self.repeats else charges.path >= 0
+        rows &= np.isin(self._step_of_idle, self.steady) if self.repeats else charges.path >= 0
         out = np.zeros(len(self.attribution.paths.parent) + 1, np.int64)
         np.add.at(out, charges.path[rows], charges.ns[rows])
         return out
+
+    @cached_property
+    def _step_of_idle(self) -> Column:
+        """Step of each entry of idle time; what engines do between iterations is of the next."""
+        charges = self.waits.idle
+        between = (charges.step == NO_ROW) & (charges.next_step != NO_ROW)
+        engine = np.append(self.steps.found_by == FoundBy.ENGINE, False)
+        return np.where(between & engine[charges.next_step], charges.next_step, charges.step)
 
     @cached_property
     def step_of_op(self) -> Column:

@@ -31,14 +31,16 @@ class Cause(IntEnum):
     COLLECTIVE = 3
     INPUT = 4
     """Waiting for data."""
-    LAUNCH_CALL = 5
-    OTHER_CALL = 6
+    NO_WORK = 5
+    """A server waits for requests: nobody asked for anything."""
+    LAUNCH_CALL = 6
+    OTHER_CALL = 7
     """Any other call: graphs being built, contexts, streams and events, queries."""
-    HOST = 7
+    HOST = 8
     """Python and dispatch."""
-    DEVICE_WAIT = 8
+    DEVICE_WAIT = 9
     """The op was queued: it waited for an event, for its stream, or for the launch to arrive."""
-    UNKNOWN = 9
+    UNKNOWN = 10
     """No call is known for the op that ended the gap."""
 
     @property
@@ -63,7 +65,10 @@ _RANGE_CAUSES = (
     (Cause.COMPILATION, RangeRole.COMPILATION),
     (Cause.COLLECTIVE, RangeRole.COLLECTIVE),
     (Cause.INPUT, RangeRole.INPUT),
+    (Cause.NO_WORK, RangeRole.NO_WORK),
 )
+NO_WORK_NS = 1_000_000
+"""A server looks for requests in microseconds, iteration by iteration; from here on it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
     role[(role == RangeRole.INPUT) & launches_kernels(attribution)] = RangeRole.OTHER
+    role[(role == RangeRole.NO_WORK) & (tree.end - ranges.start < NO_WORK_NS)] = RangeRole.OTHER
     out = {}
     for cause, wanted in _RANGE_CAUSES:
         rows = np.flatnonzero(role == wanted)

@@ -178,7 +178,7 @@ def _delays(gaps: Gaps, waits: SyncCalls, work: HostCauses) -> _Delays:
     some = np.flatnonzero(wait != NO_ROW)
     if len(some):
         began, owed = waits.end[wait[some]], waits.busy_ns[wait[some]]
-        matched_before = work.level(Cause.INPUT)
+        matched_before = work.level(Cause.NO_WORK)
         used_up = began + owed
         if matched_before is not None:
             used_up = matched_before.after_uncovered(gaps.thread[some], began, owed)

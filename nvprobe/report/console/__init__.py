@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.console.advice import first_findings
+from nvprobe.report.console.inference import phases
 from nvprobe.report.console.overview import (
     heading,
     heaviest,
@@ -63,7 +64,7 @@ def _parts(analysis: Analysis, view: View, width: int) -> Iterator[RenderableTyp
     if view.show in ((), ALL):
         lines += [part(analysis, view, width) for part in (steps_in_a_line, ledger)]
     yield Group(*(line for line in lines if line is not None))
-    first = (first_findings, heaviest, idlest, look_next)
+    first = (phases, first_findings, heaviest, idlest, look_next)
     sections = [part for name in view.show for part in SECTIONS[name]]
     for section in sections or first:
         shown = section(analysis, view, width)

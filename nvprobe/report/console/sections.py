@@ -27,6 +27,7 @@ from nvprobe.report.console.format import (
     time,
 )
 from nvprobe.report.console.graphs import compiled
+from nvprobe.report.console.inference import phases
 from nvprobe.report.console.tables import Column as TableColumn
 from nvprobe.report.console.tables import more, names, numbers, table
 from nvprobe.report.console.view import SORTS, Node, View, sorted_by, visible_tree
@@ -283,7 +284,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
     "operators": (operators,),
     "copies": (copies,),
     "overlap": (waits.overlap, waits.meetings),
-    "steps": (steps,),
+    "steps": (phases, steps),
     "graphs": (compiled,),
     "memory": (memory_use, memory_peak),
     "missing": (missing,),

@@ -32,6 +32,7 @@ _WORDS = {
     Cause.COMPILATION: "compilation",
     Cause.COLLECTIVE: "collective",
     Cause.INPUT: "input",
+    Cause.NO_WORK: "no requests",
     Cause.LAUNCH_CALL: "launch call",
     Cause.OTHER_CALL: "other calls",
     Cause.HOST: "host",

@@ -8,6 +8,12 @@ import pytest
 from nvprobe.attribution.kinds import RangeRole, range_roles
 
 RANGES = {
+    RangeRole.NO_WORK: [
+        "scheduler.recv_requests",
+        "scheduler.idle",
+        "_fetch_new_requests",
+        "wait_for_requests",
+    ],
     RangeRole.INPUT: [
         "data",
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",

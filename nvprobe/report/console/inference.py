@@ -1,0 +1,75 @@
+"""Phases of inference, the budget of a step, and the slowest steps."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from nvprobe.analysis.model import UNKNOWN
+from nvprobe.analysis.result import Analysis
+from nvprobe.attribution.engines import StepPhase
+from nvprobe.report.console.format import percent, time
+from nvprobe.report.console.tables import numbers, table, words
+from nvprobe.report.console.view import View
+
+
+def phases(analysis: Analysis, view: View, width: int) -> RenderableType | None:
+    """A row for each phase, the budget in a line, the slowest steps in another."""
+    found = analysis.inference
+    if found is None:
+        return None
+    rows = found.phases
+    listed = table(
+        width,
+        words("Phase", [StepPhase(one).name.lower() for one in rows.phase.tolist()]),
+        numbers("Steps", [f"{count:,}" for count in rows.steps.tolist()]),
+        numbers("Requests", _counts(rows.requests.tolist()), 2),
+        numbers("Tokens", _counts(rows.tokens.tolist()), 1),
+        numbers("p50", list(map(time, rows.wall_p50_ns.tolist()))),
+        numbers("p90", list(map(time, rows.wall_p90_ns.tolist())), 2),
+        numbers("p99", list(map(time, rows.wall_p99_ns.tolist())), 1),
+        numbers("Interval", list(map(time, rows.interval_ns.tolist())), 1),
+        numbers("Gap", [time(ns) if ns != UNKNOWN else "·" for ns in rows.gap_ns.tolist()], 3),
+        numbers("GPU busy", list(map(time, rows.busy_ns.tolist()))),
+        numbers("Tokens/s", [_rate(rate) for rate in rows.tokens_per_s.tolist()], 1),
+    )
+    lines = [_budget(analysis), _slowest(analysis)]
+    return Group(listed, *(line for line in lines if line is not None))
+
+
+def _counts(values: list[int]) -> list[str]:
+    return ["·" if value == UNKNOWN else f"{value:,}" for value in values]
+
+
+def _rate(rate: float) -> str:
+    return "·" if math.isnan(rate) else f"{rate:,.0f}"
+
+
+def _budget(analysis: Analysis) -> Text:
+    """A mean step of the first phase, in parts that add up."""
+    assert analysis.inference is not None
+    budget = analysis.inference.budget
+    name = StepPhase(budget.phase).name.lower()
+    text = Text.assemble(("Budget: ", "bold"), f"a {name} step of {time(budget.step_ns)} = ")
+    parts = [
+        f"{part.name.lower().replace('_', ' ')} {time(ns)} ({percent(ns, budget.step_ns)})"
+        for part, ns in sorted(budget.parts.items(), key=lambda one: -one[1])
+    ]
+    return text.append(" + ".join(parts))
+
+
+def _slowest(analysis: Analysis) -> Text | None:
+    """The slowest steps and what is different in them."""
+    assert analysis.inference is not None
+    found, steps = analysis.inference.slowest, analysis.steps
+    if not found:
+        return None
+    text = Text.assemble(("Slowest: ", "bold"), f"usual {time(found[0].usual_ns)}; ")
+    listed = [
+        f"step {int(steps.index[one.step])} {time(one.length_ns)} "
+        f"({one.reason.replace('_', ' ')} +{time(one.reason_ns)})"
+        for one in found
+    ]
+    return text.append(", ".join(listed))

@@ -1,0 +1,157 @@
+"""Phases, budget, slowest steps and findings of inference, on scenes named as engines name them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from nvprobe.analysis import Analysis, analyze
+from nvprobe.analysis.inference.budget import Part
+from nvprobe.attribution import attribute
+from nvprobe.attribution.engines import StepPhase
+from tests.unit.analysis.scenes import ADD, BF16_GEMM, Scene, unprofiled
+
+US = 1_000
+
+
+def forward(scene: Scene, ns: int = 20 * US) -> None:
+    for _ in range(4):
+        scene.host(5 * US)
+        scene.launch(BF16_GEMM, ns)
+
+
+def iteration(
+    scene: Scene, prefill: int, decode: int, body: Callable[[], None], read: bool = True
+) -> None:
+    """One of a server: schedule, execute, sample, read back."""
+    scene.inside("schedule: allocate_slots", lambda: scene.host(12 * US))
+    name = f"execute_context_{int(prefill > 0)}({prefill})_generation_{decode}({decode})"
+    scene.inside(name, body)
+    scene.inside("gpu_model_runner: sample", lambda: scene.launch(ADD, 3 * US))
+    if read:
+        scene.item()
+
+
+def analyzed(scene: Scene) -> Analysis:
+    trace = scene.trace()
+    cost = unprofiled_or_none(scene)
+    return analyze(attribute(dataclasses.replace(trace, profiling=cost)))
+
+
+def unprofiled_or_none(scene: Scene) -> object:
+    return unprofiled(scene) if any(one[2].startswith("step ") for one in scene.ranges) else None
+
+
+def test_phases_count_requests_and_tokens_once_each() -> None:
+    scene = Scene()
+    iteration(scene, 512, 0, lambda: forward(scene, 90 * US))
+    for _ in range(10):
+        iteration(scene, 0, 8, lambda: forward(scene))
+    found = analyzed(scene).inference
+    assert found is not None
+    rows = {StepPhase(phase): i for i, phase in enumerate(found.phases.phase.tolist())}
+    decode = rows[StepPhase.DECODE]
+    assert found.phases.steps[decode] == 10
+    assert found.phases.requests[decode] == 80
+    assert found.phases.tokens[decode] == 80
+    assert found.phases.tokens[rows[StepPhase.PREFILL]] == 512
+    expected = 80 * 1e9 / found.phases.total_ns[decode]
+    assert found.phases.tokens_per_s[decode] == pytest.approx(expected)
+    assert found.phases.wall_p50_ns[decode] <= found.phases.interval_ns[decode]
+
+
+def test_the_budget_of_a_step_names_the_parts_of_the_engine() -> None:
+    scene = Scene()
+    for _ in range(10):
+        iteration(scene, 0, 8, lambda: forward(scene, 2 * US), read=False)
+    found = analyzed(scene).inference
+    assert found is not None
+    parts = found.budget.parts
+    assert sum(parts.values()) == found.budget.step_ns
+    assert 6 * US <= parts[Part.SCHEDULE] <= 12 * US, "the GPU still works for a part of it"
+    assert {Part.BUSY, Part.LAUNCH} <= parts.keys()
+
+
+def test_a_prefill_between_decode_steps_is_a_finding_that_saves_nothing() -> None:
+    scene = Scene()
+    for turn in range(20):
+        if turn in (7, 13):
+            iteration(scene, 4096, 8, lambda: forward(scene, 900 * US))
+        iteration(scene, 0, 8, lambda: forward(scene))
+    analysis = analyzed(scene)
+    (finding,) = [one for one in analysis.findings or () if one.id == "prefill_stall"]
+    assert finding.evidence["steps"] == 2
+    assert finding.evidence["prefill_tokens"] == 8192
+    assert finding.saves_ns == (0, 0)
+    assert analysis.inference is not None
+    slow = analysis.inference.slowest[0]
+    assert slow.reason == "prefill"
+    assert analysis.steps.phase[slow.step] == StepPhase.MIXED
+
+
+def replayed(scene: Scene) -> None:
+    scene.replay(6, 3 * US, 200)
+
+
+@pytest.mark.parametrize("missed", [0, 6])
+def test_batches_beyond_the_captured_graphs(missed: int) -> None:
+    scene = Scene()
+    for turn in range(18):
+        bare = turn % 3 == 0 and turn // 3 < missed
+        batch = 40 if bare else 8
+        iteration(scene, 0, batch, lambda bare=bare: (forward if bare else replayed)(scene))
+    found = [one for one in analyzed(scene).findings or () if one.id == "graph_missed"]
+    assert bool(found) == bool(missed)
+    for finding in found:
+        assert finding.evidence["steps_without_graph"] == 6
+        assert finding.evidence["largest_batch_with_graph"] == 8
+        assert "beyond 8" in finding.title
+        low, high = finding.saves_ns
+        assert 0 < low < high
+
+
+def test_padding_of_captured_batches() -> None:
+    scene = Scene()
+    for _ in range(9):
+        scene.inside("decode[bs=65/128 tok=65 d=65]", lambda: forward(scene))
+    (finding,) = [one for one in analyzed(scene).findings or () if one.id == "batch_padding"]
+    assert finding.evidence["padding_share"] == pytest.approx(1 - 65 / 128, abs=1e-4)
+    assert finding.saves_ns[0] == 0
+
+
+def test_garbage_collection_in_steps() -> None:
+    scene = Scene()
+
+    def collect() -> None:
+        scene.inside("garbage collection", lambda: scene.host(400 * US))
+        forward(scene)
+
+    for turn in range(12):
+        iteration(scene, 0, 8, collect if turn == 6 else lambda: forward(scene))
+    analysis = analyzed(scene)
+    (finding,) = [one for one in analysis.findings or () if one.id == "garbage_collection"]
+    assert finding.evidence["steps"] == 1
+    assert finding.evidence["ns"] == 400 * US
+    assert analysis.inference is not None
+    assert analysis.inference.slowest[0].reason in ("garbage_collection", "host")
+
+
+def test_a_server_without_requests_waits_for_nothing_that_could_be_saved() -> None:
+    scene = Scene()
+    for turn in range(12):
+        if turn == 6:
+            scene.inside("scheduler.recv_requests", lambda: scene.host(5_000 * US))
+        scene.inside("step[DECODE bs=8]", lambda: forward(scene))
+    analysis = analyzed(scene)
+    idle = analysis.waits
+    assert idle is not None
+    waited = {one.path for one in analysis.findings or ()}
+    paths = analysis.attribution.paths
+    assert not any(path >= 0 and "recv" in paths.text(path) for path in waited)
+    from nvprobe.analysis.waiting.host_causes import Cause
+
+    assert int(idle.idle.ns[idle.idle.cause == Cause.NO_WORK].sum()) >= 4_700 * US
+    assert np.isin(Cause.NO_WORK, idle.idle.cause)
