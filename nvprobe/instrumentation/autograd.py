@@ -13,12 +13,11 @@ were read in 2.6 to 2.13. A torch built without CUDA has no NVTX state: nothing 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import awake, emitter, torch_hooks
+from nvprobe.instrumentation import awake, emitter
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation.hooks import Hooks, after_import
+from nvprobe.instrumentation.hooks import Hooks, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,14 +29,8 @@ def install() -> None:
     """Name backward nodes from now on, where an NVTX tool listens."""
     if not emitter.listening() or not _hooks.begin():
         return
-    after_import("torch", _hide)
     for module in ("torch.autograd", "torch.autograd.graph"):
-        _hooks.replace(module, "_engine_run_backward", _naming)
-
-
-def _hide(_torch: object) -> None:
-    """Between graphs Dynamo meets our frames too: let it run them as they are."""
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
+        _hooks.replace(module, "_engine_run_backward", _run_backward)
 
 
 def uninstall() -> None:
@@ -45,23 +38,20 @@ def uninstall() -> None:
     _hooks.undo()
 
 
-def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        """The engine's entry, with names for the nodes that it runs."""
-        if compiling_module.compiling() or not awake.now:
-            return original(*args, **kwargs)
-        import torch
+@around
+def _run_backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The engine's entry, with names for the nodes that it runs."""
+    if compiling_module.compiling() or not awake.now:
+        return original(*args, **kwargs)
+    import torch
 
-        end = _begin(torch)
-        if end is None:
-            return original(*args, **kwargs)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            end()
-
-    return run_backward
+    end = _begin(torch)
+    if end is None:
+        return original(*args, **kwargs)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        end()
 
 
 def _begin(torch: Any) -> Callable[[], object] | None:

@@ -8,7 +8,6 @@ that would turn all of them on. The names of the entries are the same in torch 2
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import re
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvprobe.errors import without_folders
 from nvprobe.instrumentation import forwards, places, sidecar, torch_hooks
-from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.hooks import Hooks, around
 from nvprobe.instrumentation.sources import code_line, is_library, short_path
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def install() -> None:
     """Write a line per graph break, recompile and compilation into the sidecar from now on."""
     if not _hooks.begin():
         return
-    _hooks.replace("torch._logging", "trace_structured", _reading)
+    _hooks.replace("torch._logging", "trace_structured", _trace_structured)
     for name in (
         "get_and_maybe_log_recompilation_reasons",
         "get_and_maybe_log_recompilation_reason",
@@ -54,18 +53,15 @@ def uninstall() -> None:
     _hooks.undo()
 
 
-def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def trace_structured(name: str, *args: Any, **kwargs: Any) -> Any:
-        """The same, after what it logs has been read."""
-        if sidecar.is_open() and name in _READERS:
-            try:
-                _READERS[name](args[0] if args else kwargs.get("metadata_fn", dict), kwargs)
-            except Exception as error:
-                log.debug("torch's structured log entry %s is not understood: %r", name, error)
-        return original(name, *args, **kwargs)
-
-    return trace_structured
+@around
+def _trace_structured(original: Callable[..., Any], /, name: str, *args: Any, **kwargs: Any) -> Any:
+    """The same, after what it logs has been read."""
+    if sidecar.is_open() and name in _READERS:
+        try:
+            _READERS[name](args[0] if args else kwargs.get("metadata_fn", dict), kwargs)
+        except Exception as error:
+            log.debug("torch's structured log entry %s is not understood: %r", name, error)
+    return original(name, *args, **kwargs)
 
 
 def _artifact(metadata: Callable[[], Any], entry: dict[str, Any]) -> None:
@@ -117,20 +113,15 @@ def _clean(text: str) -> str:
     return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}…"
 
 
-def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``(cache entries, frame, …) -> reasons``, called once per recompiled frame."""
-
-    @functools.wraps(original)
-    def reasons_of(*args: Any, **kwargs: Any) -> Any:
-        """The same, after the reasons have been noted."""
-        reasons = original(*args, **kwargs)
-        try:
-            _recompile(list(reasons), kwargs.get("frame", args[1]).f_code)
-        except Exception as error:
-            log.debug("no reason of a recompile: %r", error)
-        return reasons
-
-    return reasons_of
+@around
+def _recompiling(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """``(cache entries, frame, …) -> reasons``, called once per recompiled frame."""
+    reasons = original(*args, **kwargs)
+    try:
+        _recompile(list(reasons), kwargs.get("frame", args[1]).f_code)
+    except Exception as error:
+        log.debug("no reason of a recompile: %r", error)
+    return reasons
 
 
 def _recompile(reasons: list[str], code: Any) -> None:

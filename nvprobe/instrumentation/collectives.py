@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import awake, emitter, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, emitter, sidecar
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.frames import uncounted
-from nvprobe.instrumentation.hooks import Hooks, after_import
+from nvprobe.instrumentation.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,18 +62,12 @@ def install() -> None:
     """Give collectives called from now on a range and a row in the sidecar."""
     if not _hooks.begin():
         return
-    after_import("torch", _hide)
     for module in ("torch.distributed.distributed_c10d", "torch.distributed"):
         for name in _C10D:
             _hooks.replace(module, name, functools.partial(_ranged, name), optional=True)
     for name in _FUNCTIONAL:
         wrap = functools.partial(_ranged, f"functional {name}")
         _hooks.replace("torch.distributed._functional_collectives", name, wrap, optional=True)
-
-
-def _hide(_torch: object) -> None:
-    """Between graphs Dynamo meets our frames too: let it run them as they are."""
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
 
 
 def uninstall() -> None:

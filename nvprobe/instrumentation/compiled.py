@@ -9,13 +9,12 @@ Read in the sources of torch 2.6, 2.8, 2.9, 2.11 and 2.13; run on 2.11 and 2.13.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.instrumentation import awake, breaks, emitter, provenance, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category
-from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.hooks import Hooks, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ def install() -> None:
     """Give graphs compiled from now on a range, a manifest, and their breaks a reason."""
     if not _hooks.begin():
         return
-    _hooks.replace("torch._inductor.output_code", "CompiledFxGraph.post_compile", _after_compile)
+    _hooks.replace("torch._inductor.output_code", "CompiledFxGraph.post_compile", _post_compile)
     _hooks.replace(
         "torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks", _compiling
     )
@@ -43,18 +42,15 @@ def uninstall() -> None:
     breaks.uninstall()
 
 
-def _after_compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same; what it gives is called inside ranges from then on."""
-        result = original(graph, *args, **kwargs)
-        try:
-            _instrument(graph)
-        except Exception as error:
-            log.debug("no range around a compiled graph: %r", error)
-        return result
-
-    return post_compile
+@around
+def _post_compile(original: Callable[..., Any], graph: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The same; what it gives is called inside ranges from then on."""
+    result = original(graph, *args, **kwargs)
+    try:
+        _instrument(graph)
+    except Exception as error:
+        log.debug("no range around a compiled graph: %r", error)
+    return result
 
 
 def _instrument(graph: Any) -> None:

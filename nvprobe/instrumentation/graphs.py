@@ -15,15 +15,14 @@ import contextlib
 import functools
 import itertools
 import logging
-import sys
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, emitter, places, sidecar
 from nvprobe.instrumentation.emitter import Category
-from nvprobe.instrumentation.hooks import Hooks, after_import
+from nvprobe.instrumentation.hooks import Hooks, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,18 +44,12 @@ def install() -> None:
     """Give captures and replays from now on a range."""
     if not _hooks.begin():
         return
-    after_import("torch", _hide)
     module = "torch.cuda.graphs"
     _hooks.replace(module, _CAPTURE_END, _capture_end)
     _hooks.replace(module, "CUDAGraph.capture_begin", _capture_begin)
     _hooks.replace(module, "CUDAGraph.replay", _replay)
     for name in (module, "torch.cuda"):
         _hooks.replace(name, "make_graphed_callables", _without_our_hooks)
-
-
-def _hide(_torch: object) -> None:
-    """Between graphs Dynamo meets our frames too: let it run them as they are."""
-    torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
 
 
 def uninstall() -> None:
@@ -142,20 +135,17 @@ def _capture_begin(original: Callable[..., Any]) -> Callable[..., Any]:
     return capture_begin
 
 
-def _capture_end(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """End a capture; its ranges go into the sidecar."""
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            capture = _captures.pop(threading.get_ident(), None)
-            if capture is not None:
-                awake.release()
-                capture.end()
-                emitter.pop()
-
-    return capture_end
+@around
+def _capture_end(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """End a capture; its ranges go into the sidecar."""
+    try:
+        return original(*args, **kwargs)
+    finally:
+        capture = _captures.pop(threading.get_ident(), None)
+        if capture is not None:
+            awake.release()
+            capture.end()
+            emitter.pop()
 
 
 def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,21 +177,18 @@ def _replay_label(identity: int) -> emitter.Label:
     return emitter.label(f"cudagraph replay {identity}", Category.CUDAGRAPH, identity)
 
 
-def _without_our_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def _without_our_hooks(
+    original: Callable[..., Any], /, callables: Any, *args: Any, **kwargs: Any
+) -> Any:
     """``make_graphed_callables`` refuses modules with hooks: nvprobe's step aside for it.
 
     Only those of the callables themselves; the hooks of their submodules run in the capture.
     """
-
-    @functools.wraps(original)
-    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same, with nvprobe's hooks aside."""
-        with contextlib.ExitStack() as stack:
-            for one in callables if isinstance(callables, tuple) else (callables,):
-                stack.enter_context(_set_aside(one))
-            return original(callables, *args, **kwargs)
-
-    return make_graphed_callables
+    with contextlib.ExitStack() as stack:
+        for one in callables if isinstance(callables, tuple) else (callables,):
+            stack.enter_context(_set_aside(one))
+        return original(callables, *args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -104,15 +104,30 @@ def after_import(name: str, change: Change) -> None:
 _ABSENT = object()
 
 
-def _hide(made: Any) -> None:
+def around(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """What `Hooks.replace` takes, of a ``function(original, *args, **kwargs)`` to call instead."""
+    uncounted(function)
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        return made
+
+    wrap.function = function  # type: ignore[attr-defined]
+    return wrap
+
+
+def _hide(made: Any, function: Any) -> None:
     """Let Dynamo skip the frames of a replacement, and of the functions beside it that it calls.
 
     Met between two graphs they would be traced, for nothing but a graph break to count.
     """
-    names = getattr(made, "__globals__", {})
+    names = getattr(function, "__globals__", {})
     module = sys.modules.get(names.get("__name__", ""))
     if module is not None and "torch" in sys.modules:
-        torch_hooks.hide_from_dynamo([made, *torch_hooks.functions_of(module)])
+        torch_hooks.hide_from_dynamo([made, function, *torch_hooks.functions_of(module)])
 
 
 class Hooks:
@@ -173,7 +188,7 @@ class Hooks:
             made = wrap(original)
             if getattr(made, "__globals__", {}).get("__package__") == __package__:
                 uncounted(made)
-            _hide(made)
+            _hide(made, getattr(wrap, "function", made))
             setattr(owner, attribute, made)
         except Exception as error:
             if not optional:

@@ -18,7 +18,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.hooks import Hooks, around
 from nvprobe.instrumentation.sources import short_path
 
 if TYPE_CHECKING:
@@ -154,22 +154,18 @@ def _source(trace: str | None) -> str | None:
     return f"{short_path(frame['file'])}:{frame['line']} {frame['function']}"
 
 
-def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def _keeping(original: Callable[..., Any], compiled: Any, /, *args: Any, **kwargs: Any) -> None:
     """Move the record from the graph that was written to the compiled graph, which is pickled."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, *args, **kwargs)
-        try:
-            graph = kwargs["graph"] if "graph" in kwargs else args[1]
-            kernels = graph.__dict__.get(_RECORD)
-            # Without a key of its own the record would be served to runs under other names.
-            if kernels is not None and _KEY in _hooks.held:
-                setattr(self, _MANIFEST, _relative(kernels))
-        except Exception as error:
-            log.debug("no kernel manifest: %r", error)
-
-    return __init__
+    original(compiled, *args, **kwargs)
+    try:
+        graph = kwargs["graph"] if "graph" in kwargs else args[1]
+        kernels = graph.__dict__.get(_RECORD)
+        # Without a key of its own the record would be served to runs under other names.
+        if kernels is not None and _KEY in _hooks.held:
+            setattr(compiled, _MANIFEST, _relative(kernels))
+    except Exception as error:
+        log.debug("no kernel manifest: %r", error)
 
 
 def _relative(kernels: list[Record]) -> list[Record]:
@@ -201,20 +197,16 @@ def _apart(path: str) -> tuple[str, str]:
     return root, rest.strip(".")
 
 
-def _keyed(original: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def _keyed(original: Callable[..., Any], key: Any, /, gm: Any, *args: Any, **kwargs: Any) -> None:
     """Make modules and lines part of the cache key: the object's attributes are what is hashed."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, gm: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, gm, *args, **kwargs)
-        try:
-            self.nvprobe_provenance = _digest(gm)
-        except Exception as error:
-            # Without the key a record could be served under other names: keep it apart.
-            self.nvprobe_provenance = f"unknown {id(gm)}"
-            log.debug("no digest of a graph's provenance: %r", error)
-
-    return __init__
+    original(key, gm, *args, **kwargs)
+    try:
+        key.nvprobe_provenance = _digest(gm)
+    except Exception as error:
+        # Without the key a record could be served under other names: keep it apart.
+        key.nvprobe_provenance = f"unknown {id(gm)}"
+        log.debug("no digest of a graph's provenance: %r", error)
 
 
 def _digest(gm: Any) -> str:

@@ -7,7 +7,6 @@ cudaProfilerStop. From the first such window on the instrumentation sleeps outsi
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 from nvprobe.instrumentation import awake, emitter
 from nvprobe.instrumentation.emitter import Category
-from nvprobe.instrumentation.hooks import Hooks
+from nvprobe.instrumentation.hooks import Hooks, around
 
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("windows of the CUDA profiler")
@@ -28,8 +27,8 @@ def install() -> None:
     """Follow ``torch.cuda.profiler.start`` and ``stop``, and what is built on them."""
     if not _hooks.begin():
         return
-    _hooks.replace("torch.cuda.profiler", "start", _waking)
-    _hooks.replace("torch.cuda.profiler", "stop", _sending_to_sleep)
+    _hooks.replace("torch.cuda.profiler", "start", _start)
+    _hooks.replace("torch.cuda.profiler", "stop", _stop)
 
 
 @contextlib.contextmanager
@@ -66,23 +65,17 @@ def _profiler(name: str) -> None:
         emitter.pop()
 
 
-def _waking(original: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(original)
-    def start() -> Any:
-        """Wake, then start."""
-        awake.wake()
+@around
+def _start(original: Callable[[], Any]) -> Any:
+    """Wake, then start."""
+    awake.wake()
+    return original()
+
+
+@around
+def _stop(original: Callable[[], Any]) -> Any:
+    """Stop, then sleep."""
+    try:
         return original()
-
-    return start
-
-
-def _sending_to_sleep(original: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(original)
-    def stop() -> Any:
-        """Stop, then sleep."""
-        try:
-            return original()
-        finally:
-            awake.sleep()
-
-    return stop
+    finally:
+        awake.sleep()

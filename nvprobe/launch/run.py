@@ -308,6 +308,7 @@ class _Run:
         self, outcome: Outcome | None, ending: Ending | None, status: WindowStatus
     ) -> None:
         plan = self.plan
+        flags = plan.nsys_argv(self.folder, [])[2:] if plan.nsys else []
         document: dict[str, Any] = {
             "schema": "nvprobe.run/1",
             "nvprobe": __version__,
@@ -316,34 +317,23 @@ class _Run:
             "command": rundir.plain_words(plan.target.argv),
             "backend": plan.backend,
             "nsys": plan.nsys.version_text if plan.nsys else None,
-            "nsys_flags": rundir.plain_words(plan.nsys_argv(self.folder, [])[2:])
-            if plan.nsys
-            else [],
+            "nsys_flags": rundir.plain_words(flags),
             "window": str(self.options.window),
             "annotated": plan.instrumented and self.options.annotate,
             "rank": self.place.rank,
             "world_size": self.place.world_size,
-            "exit_code": None,
-            "signal": None,
-            "duration_s": None,
-            "files": [],
-            "notes": [_fit_to_keep(note) for note in plan.notes],
-            "problem": None,
+            "exit_code": outcome.code if outcome else None,
+            "signal": ending.signal if ending else None,
+            "duration_s": round(time.time() - self.started, 3) if outcome else None,
+            "files": [file.name for file in outcome.files] if outcome else [],
+            "notes": [_fit_to_keep(n) for n in plan.notes + (outcome.notes if outcome else [])],
+            "problem": _fit_to_keep(outcome.problem) if outcome and outcome.problem else None,
             "steps": status.steps,
             "overhead": status.overhead.document(),
             "calibration": for_run(plan.nsys, plan.backend),
             "step_groups": [asdict(group) for group in status.groups],
             "step_periods": {"first": status.first_timed, "host_ns": status.durations_ns},
         }
-        if outcome is not None and ending is not None:
-            document |= {
-                "exit_code": outcome.code,
-                "signal": ending.signal,
-                "duration_s": round(time.time() - self.started, 3),
-                "files": [file.name for file in outcome.files],
-                "notes": [_fit_to_keep(note) for note in plan.notes + outcome.notes],
-                "problem": _fit_to_keep(outcome.problem) if outcome.problem else None,
-            }
         rundir.write_json(self.folder / "run.json", document)
 
 
