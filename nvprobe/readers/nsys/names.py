@@ -9,32 +9,17 @@ import pyarrow.compute as pc
 from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
 from nvprobe.readers.nsys.versions import (
     CALL_SUFFIXES,
-    CALLCHAINS,
     CALLS,
     COPY_NAMES,
-    KERNELS,
     LIBRARIES,
-    OS_CALLS,
-    OS_STACKS,
-    OVERHEADS,
-    SAMPLE_STACKS,
+    event_columns,
 )
 from nvprobe.trace import NO_NAME, Column
 
 UNNAMED = "(no name)"
 """The name of a range, span or mark that was recorded without any."""
 
-_REFERENCES = (
-    (KERNELS, "demangledName"),
-    (KERNELS, "shortName"),
-    *((table, "nameId") for table in (*CALLS, *OVERHEADS)),
-    ("NVTX_EVENTS", "textId"),
-    *((table, "symbol") for table in (CALLCHAINS, OS_STACKS, SAMPLE_STACKS)),
-    (OS_CALLS, "nameId"),
-    *((table, column) for table in LIBRARIES for column in ("nameId", "textId")),
-)
-
-
+_REFERENCES = event_columns("demangledName", "shortName", "nameId", "textId", "symbol")
 _GRAPHS = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphExecId")
 
 

@@ -112,13 +112,9 @@ class _Events:
         """Push/pop ranges; payloads where any range carries one."""
         payload = self._payload()
         return Ranges(
-            process=self.process[rows],
-            thread=self.thread[rows],
+            **self._shared(rows),
             start=self.start[rows],
             end=self.end[rows],
-            name=self.label[rows],
-            domain=self.domain[rows],
-            category=self.category[rows],
             source=np.full(len(rows), RangeSource.NVTX, np.int8),
             payload=None if payload is None else payload[rows],
         )
@@ -126,28 +122,26 @@ class _Events:
     def spans(self, rows: Column) -> Spans:
         """Start/end ranges; one that ended nowhere ends on its own thread."""
         end_thread = self.index.thread(_EVENTS, "endGlobalTid")[rows]
-        thread = self.thread[rows]
         return Spans(
-            process=self.process[rows],
-            thread=thread,
-            end_thread=np.where(end_thread < 0, thread, end_thread),
+            **self._shared(rows),
+            end_thread=np.where(end_thread < 0, self.thread[rows], end_thread),
             start=self.start[rows],
             end=self.end[rows],
-            name=self.label[rows],
-            domain=self.domain[rows],
-            category=self.category[rows],
         )
 
     def marks(self, rows: Column) -> Marks:
         """Instantaneous marks."""
-        return Marks(
-            process=self.process[rows],
-            thread=self.thread[rows],
-            time=self.start[rows],
-            name=self.label[rows],
-            domain=self.domain[rows],
-            category=self.category[rows],
-        )
+        return Marks(**self._shared(rows), time=self.start[rows])
+
+    def _shared(self, rows: Column) -> dict[str, Column]:
+        """The columns that ranges, spans and marks have in common."""
+        return {
+            "process": self.process[rows],
+            "thread": self.thread[rows],
+            "name": self.label[rows],
+            "domain": self.domain[rows],
+            "category": self.category[rows],
+        }
 
     def payloads(self, decoded: DecodedPayloads, ranges: Column) -> Payloads:
         """Values of structured payloads; ``ranges`` are the rows that became ranges."""

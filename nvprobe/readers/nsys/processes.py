@@ -10,21 +10,10 @@ import pyarrow as pa
 
 from nvprobe.readers.nsys.tables import UNKNOWN, ExportRows, Handle, Rows, StringPool, Tables
 from nvprobe.readers.nsys.versions import (
-    CALLS,
-    CPU_FAULTS,
-    CUDA_EVENTS,
-    GPU_FAULTS,
-    LIBRARIES,
-    MEMORY,
     METRICS,
-    OPS,
-    OS_CALLS,
-    OVERHEADS,
     PYTHON_BACKTRACES,
     PYTHON_SAMPLES,
-    SAMPLES,
-    SCHEDULE,
-    SYNCS,
+    event_columns,
 )
 from nvprobe.trace import NO_DEVICE, Column
 
@@ -32,16 +21,12 @@ _TID_BITS = 24
 _TID_MASK = (1 << _TID_BITS) - 1
 
 _THREADED = (
-    *((table, "globalTid") for table in (*CALLS, *OVERHEADS)),
-    ("NVTX_EVENTS", "globalTid"),
-    ("NVTX_EVENTS", "endGlobalTid"),
-    ("CUDA_GRAPH_NODE_EVENTS", "globalTid"),
-    ("CUDA_GRAPH_EVENTS", "globalTid"),
-    *((table, "globalTid") for table in (*LIBRARIES, OS_CALLS, SAMPLES, SCHEDULE)),
+    *event_columns("globalTid", "endGlobalTid"),
     *((table, "globalTid") for table in (PYTHON_SAMPLES, PYTHON_BACKTRACES)),
 )
-_DEVICED = (*OPS, SYNCS, CUDA_EVENTS, MEMORY, GPU_FAULTS)
-_PROCESSED = (*_DEVICED, CPU_FAULTS)
+_DEVICED, _PROCESSED = (
+    [table for table, _ in event_columns(column)] for column in ("deviceId", "globalPid")
+)
 
 
 def process_key(global_id: Column) -> Column:

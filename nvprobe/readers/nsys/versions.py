@@ -180,6 +180,13 @@ COPY_NAMES = {
 CALL_SUFFIXES = r"(?:_v\d+|_ptsz|_ptds)+$"
 """ABI suffixes of CUDA calls (RE2): ``cudaLaunchKernel_ptsz_v7000`` → ``cudaLaunchKernel``."""
 
+
+def event_columns(*columns: str) -> tuple[tuple[str, str], ...]:
+    """(table, column) of the event tables that have one of these columns."""
+    tables = [table for table, _ in TIMES_OF]
+    return tuple((t, c) for t in tables for c in COLUMNS[t].split() if c in columns)
+
+
 _LAYOUT = re.compile(r"_V(\d+)")
 
 
