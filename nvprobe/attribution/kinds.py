@@ -1,11 +1,7 @@
 """What a range means: its kind, and what its thread does inside it, by its name.
 
-What a range means: step, phase, module, compiled graph, collective, operator, library or user's.
-
 The strongest evidence decides: nvprobe's own category, then what torch.profiler says, then the
 NVTX domain of a library, then the name.
-
-What a thread does inside a range, by the range's name: data, no logic.
 
 ``RANGES`` covers the ranges, operators and annotations of a program. It is read top down and the
 first pattern found wins. Patterns are RE2 regular expressions, searched anywhere unless anchored.

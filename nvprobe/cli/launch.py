@@ -15,8 +15,7 @@ import click
 from nvprobe.cli.settings import Settings, common_options
 
 if TYPE_CHECKING:
-    from nvprobe.launch.options import LaunchOptions
-    from nvprobe.launch.outcome import Outcome
+    from nvprobe.launch.options import LaunchOptions, Outcome
 
 _ONCE = frozenset({"--", "--dry-run", "--json"})
 """Words for the launch of a job, not for the launch of each rank."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from nvprobe.errors import NvprobeError
 from nvprobe.launch import rundir
 from nvprobe.launch.finish import ANALYSIS, PAGE, analyse_runs
-from nvprobe.launch.outcome import Outcome
+from nvprobe.launch.options import Outcome
 from nvprobe.launch.plan import Plan
 
 

@@ -19,7 +19,6 @@ from typing import Any
 from nvprobe.errors import NvprobeError
 from nvprobe.launch.nsys import trigger_for
 from nvprobe.launch.options import LaunchOptions, Window
-from nvprobe.launch.own_process import own_command
 from nvprobe.launch.plan import Plan
 
 DOMAIN = "nvprobe"
@@ -184,3 +183,11 @@ def _is_there(name: str) -> bool:
         return find_spec(name) is not None
     except (ImportError, ValueError):  # an import hook, or a module without a spec
         return False
+
+
+def own_command(*words: str) -> list[str]:
+    """The words that start nvprobe's command line: its file by an absolute path.
+
+    ``python -m nvprobe`` would import from the working directory first.
+    """
+    return [sys.executable, os.fspath(Path(__file__).resolve().parents[1] / "__main__.py"), *words]

@@ -130,3 +130,21 @@ def parse_ranks(text: str) -> frozenset[int]:
             raise UsageError(f"--ranks {text}: use ranks and ranges of them, such as 0,8 or 0-3")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(ranks)
+
+
+@dataclass
+class Outcome:
+    """A finished launch: the program's exit code and what was kept of it."""
+
+    code: int
+    folder: Path
+    files: list[Path] = field(default_factory=list)
+    rank: int | None = None
+    """In a job that nvprobe started: whose outcome it is."""
+    notes: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is something to analyze: a report or a trace, not a sidecar alone."""
+        return any(not file.name.startswith("sidecar.") for file in self.files)

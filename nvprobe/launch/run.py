@@ -20,12 +20,17 @@ from nvprobe.errors import NvprobeError, ToolError, UsageError, without_folders
 from nvprobe.launch import rundir
 from nvprobe.launch.accurate import run_twice, two_plans
 from nvprobe.launch.calibration import for_run
-from nvprobe.launch.finish import ANALYSIS, PAGE, analyse_runs, check_capture, why_no_window
+from nvprobe.launch.finish import (
+    ANALYSIS,
+    PAGE,
+    analyse_runs,
+    check_capture,
+    own_command,
+    why_no_window,
+)
 from nvprobe.launch.launchers import Job, find_job
-from nvprobe.launch.options import LaunchOptions
-from nvprobe.launch.outcome import Outcome
+from nvprobe.launch.options import LaunchOptions, Outcome
 from nvprobe.launch.overhead import WindowStatus
-from nvprobe.launch.own_process import own_command
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
 from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys

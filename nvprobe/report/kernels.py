@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from nvprobe.analysis.kernels.by_name import short_kernel_name
 from nvprobe.analysis.kernels.classes import UNKNOWN, Activity, Family, Precision
 from nvprobe.analysis.kernels.counters import METRICS, Averages, Bound
-from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import Limiter
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, pair, path_texts, rows, size

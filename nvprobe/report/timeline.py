@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nvprobe.analysis.grouping import distinct
 from nvprobe.analysis.kernels.classes import Family
-from nvprobe.analysis.kernels.names import short_kernel_name
+from nvprobe.analysis.kernels.by_name import short_kernel_name
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits

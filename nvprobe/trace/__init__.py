@@ -56,8 +56,15 @@ from nvprobe.trace.host import (
     Spans,
     Threads,
 )
-from nvprobe.trace.profiling import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
-from nvprobe.trace.provenance import Clock, Missing, Source
+from nvprobe.trace.provenance import (
+    DEFAULT_COSTS,
+    Clock,
+    Missing,
+    ProfilingCost,
+    RecordCosts,
+    Source,
+    StepTime,
+)
 from nvprobe.trace.sidecar import Sidecar
 from nvprobe.trace.table import (
     NO_DEVICE,

@@ -1,8 +1,83 @@
-"""Where a trace comes from, how its clocks relate, and what it cannot say."""
+"""Where a trace comes from, how its clocks relate, what it cannot say, what the profiler cost.
+
+``nvprobe launch`` measures steps without and with the profiler and writes both to ``run.json``;
+docs/cost.md has the method.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Elapsed time of a step, over groups of whole steps between two synchronized points.
+
+    Both ends of a group are synchronized with the GPU, so it holds for programs that are bound by
+    the host, by the GPU or by their input alike.
+    """
+
+    step_ns: int
+    """Median over groups of elapsed time divided by steps."""
+    spread_ns: int | None
+    """How far a repetition may be off, in both directions; ``None`` where one group cannot say."""
+    steps: int
+    """Steps in all groups together."""
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCosts:
+    """What recording adds to the program, in ns a record.
+
+    All are host time on the recording thread but ``graph_node_ns``, which is time on the GPU.
+    """
+
+    source: Literal["measured", "default"]
+    """Measured on the capture's machine (``nvprobe doctor --measure``), or docs/cost.md's."""
+    call_ns: float
+    """A call of the CUDA runtime or driver API, a launch apart."""
+    launch_ns: float
+    """A call that launches a kernel, with the record of the kernel."""
+    range_ns: float
+    """An NVTX range (push and pop), however it was written."""
+    module_ns: float
+    """A module call that nvprobe instruments, its range included."""
+    mark_ns: float
+    """An implicit synchronization whose line is found, its mark included."""
+    graph_node_ns: float
+    """A node of a replayed CUDA graph, traced by node; measured on the smallest kernels, which it
+    slows most."""
+    operator_ns: float
+    """An operator that torch.profiler records."""
+
+
+DEFAULT_COSTS = RecordCosts(
+    source="default",
+    call_ns=3_000,
+    launch_ns=3_000,
+    range_ns=4_000,
+    module_ns=9_000,
+    mark_ns=7_000,
+    graph_node_ns=1_100,
+    operator_ns=1_000,
+)
+"""Those of a quiet host with one H200, for captures of machines that were not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingCost:
+    """The ``run.json`` of a capture, as far as it says what profiling cost."""
+
+    backend: Literal["nsys", "torch"]
+    bare: StepTime | None
+    """Steps outside the window, instrumentation asleep; ``None`` where none were timed."""
+    window: StepTime | None
+    """Steps of the window; ``None`` where it was not timed."""
+    costs: RecordCosts
+    graph_nodes: bool | None
+    """Whether CUDA graphs were traced by node; ``None`` where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

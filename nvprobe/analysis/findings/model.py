@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 
 from nvprobe.analysis.allocator import AllocatorUse
+from nvprobe.analysis.kernels.by_name import short_kernel_name
 from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses
 from nvprobe.analysis.kernels.counters import CounterUse
-from nvprobe.analysis.kernels.names import short_kernel_name
 from nvprobe.analysis.kernels.occupancy import LaunchFit
 from nvprobe.analysis.kernels.work import WorkItems
 from nvprobe.analysis.memory import Memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,3 +158,29 @@ def kernel_traits(
         tail=tail,
         limiter=limiter,
     )
+
+
+_GENERIC = re.compile(
+    r"\w*elementwise_kernel\w*|distribution_\w+|reduce_kernel|multi_tensor_apply_kernel"
+    r"|_kernel_agent|device_kernel|[Kk]ernel2?"
+)
+"""Kernels that say nothing without their arguments."""
+_CUTLASS = re.compile(r"\b[Kk]ernel2?<(?P<of>\w+)>")
+_PART = re.compile(r"(?P<of>[A-Za-z_]\w*)\s*[<(]")
+_WRAPPER = re.compile(
+    r"gpu_(index_)?kernel(_impl\w*)?|(A|B)?(Unary|Binary|Ternary|Pointwise)(Op\w*)?Functor"
+    r"|func_wrapper_t|ReduceOp|\w*Metadata|enable_\w+|operator|lambda|array|Array|void|const"
+)
+"""Arguments that hold the one that says what is computed."""
+
+
+def short_kernel_name(name: str, short: str) -> str:
+    """``reduce_kernel<sum_functor>`` of a kernel's demangled name and the profiler's short one."""
+    if not _GENERIC.fullmatch(short):
+        return short
+    arguments = name.partition(f"{short}<")[2]
+    if wrapped := _CUTLASS.search(name):
+        return wrapped["of"]
+    found = (part["of"] for part in _PART.finditer(arguments))
+    inner = next((part for part in found if not _WRAPPER.fullmatch(part)), None)
+    return f"{short}<{inner}>" if inner else short

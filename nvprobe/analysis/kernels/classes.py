@@ -1,15 +1,11 @@
 """What each kernel is, by its name: activity, family, precision.
 
-The rules for a kernel's family and precision by its name: data, no logic.
-
 ``FAMILIES`` and ``PRECISIONS`` are read top down and the first hit wins, so an exception stands
 above its rule (``rotary_embedding`` is elementwise, before ``embedding`` is indexing). Patterns
 are RE2, case-sensitive, searched anywhere in the demangled name less its return type. Where a word
 of a library's own template arguments would mislead, the pattern is anchored with ``^``.
 
 To add a kernel: one line in the table, one line in tests/unit/analysis/test_classes.py.
-
-What a GPU op does, by its name: activity, kernel family, precision, tensor cores.
 
 Two grains. The *activity* (compute, communication, copy, memset) is what overlap is measured in;
 the *family* (gemm, attention, norm, ...) is what advice depends on. Both come from the tables in

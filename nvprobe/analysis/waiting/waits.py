@@ -30,13 +30,14 @@ from nvprobe.analysis.waiting.host_causes import HostCauses, Stretches, host_cau
 from nvprobe.analysis.waiting.host_time import HostTime, host_time, sampled_host_time
 from nvprobe.analysis.waiting.idle import (
     IdleStretches,
+    LineIdle,
     SampledIdle,
+    idle_by_line,
     idle_stretches,
     idle_time,
     long_gaps,
     sampled_idle,
 )
-from nvprobe.analysis.waiting.idle_lines import LineIdle, idle_by_line
 from nvprobe.analysis.waiting.syncs import PathOperators, Syncs, path_operators, sync_sites
 from nvprobe.attribution.intervals import Coverage
 from nvprobe.attribution.model import Attribution
@@ -100,7 +101,7 @@ class Waits:
         return [places.nearest(path) if places and row < 0 else None for row, path in rows]
 
     def idle_by_line(self) -> list[LineIdle]:
-        """Idle time by line and cause, most first: `nvprobe.analysis.waiting.idle_lines`."""
+        """Idle time by line and cause, most first: `nvprobe.analysis.waiting.idle`."""
         frames = [] if self.lines is None else self.lines.labels.to_pylist()
         return idle_by_line(self.idle, frames, self.syncs, self.sampled, self.places)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvprobe.analysis.kernels.names import short_kernel_name
+from nvprobe.analysis.kernels.by_name import short_kernel_name
 
 # ruff: noqa: E501
 NATIVE = "void at::native::"

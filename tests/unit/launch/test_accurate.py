@@ -9,8 +9,7 @@ import pytest
 
 from nvprobe.errors import UsageError
 from nvprobe.launch import accurate, rundir
-from nvprobe.launch.options import LaunchOptions
-from nvprobe.launch.outcome import Outcome
+from nvprobe.launch.options import LaunchOptions, Outcome
 from nvprobe.launch.plan import Plan
 from nvprobe.launch.run import launch
 from nvprobe.launch.target import Target
