@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from nvprobe.analysis.grouping import distinct
-from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.kernels.by_name import short_kernel_name
+from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits

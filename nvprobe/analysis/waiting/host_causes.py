@@ -48,6 +48,13 @@ class Cause(IntEnum):
         """The cause's name in reports and in the JSON."""
         return self.name.lower()
 
+    @property
+    def words(self) -> str:
+        """The cause in a sentence."""
+        return {"no_work": "no requests", "other_call": "other calls"}.get(
+            self.label, self.label.replace("_", " ")
+        )
+
 
 HOST_CAUSES = tuple(cause for cause in Cause if cause <= Cause.HOST)
 HOST_LATE = (Cause.LAUNCH_CALL, Cause.OTHER_CALL, Cause.HOST)

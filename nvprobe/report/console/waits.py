@@ -26,19 +26,6 @@ _NO_LINES = (
 )
 _COMBINATIONS = 6
 """So many combinations are shown; the JSON has all."""
-_WORDS = {
-    Cause.SYNC: "sync",
-    Cause.ALLOCATION: "allocation",
-    Cause.COMPILATION: "compilation",
-    Cause.COLLECTIVE: "collective",
-    Cause.INPUT: "input",
-    Cause.NO_WORK: "no requests",
-    Cause.LAUNCH_CALL: "launch call",
-    Cause.OTHER_CALL: "other calls",
-    Cause.HOST: "host",
-    Cause.DEVICE_WAIT: "device wait",
-    Cause.UNKNOWN: "unknown",
-}
 
 
 def idle(analysis: Analysis, view: View, width: int) -> RenderableType | None:
@@ -63,7 +50,7 @@ def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
     cause, ns = by(waits.idle, "cause")
     order = np.argsort(-ns, kind="stable")
     shares = zip(cause[order].tolist(), ns[order].tolist(), strict=True)
-    parts = [(_WORDS[Cause(c)], n) for c, n in shares]
+    parts = [(Cause(c).words, n) for c, n in shares]
     if most is not None and len(parts) > most:
         parts = [*parts[: most - 1], ("others", sum(n for _, n in parts[most - 1 :]))]
     return text.append(" + ".join(f"{word} {percent(n, total)}" for word, n in parts), "")
@@ -84,7 +71,7 @@ def idle_places(analysis: Analysis, view: View, width: int, rows: int) -> list[R
     out = table(
         width,
         names(heads[view.by], [labels[row] for row in shown]),
-        words("Cause", [_WORDS[Cause(cause[row])] for row in shown]),
+        words("Cause", [Cause(cause[row]).words for row in shown]),
         *_idle_columns(analysis, [int(ns[row]) for row in shown], total, steps=steps),
     )
     return [out, *more(len(order) - len(shown), "place", "--top, --by")]
@@ -108,7 +95,7 @@ def _by_line(analysis: Analysis, waits: Waits, width: int, most: int) -> list[Re
     out = table(
         width,
         names("Idle at", [line_in_words(row.line) for row in shown]),
-        words("Cause", [_WORDS[row.cause] for row in shown]),
+        words("Cause", [row.cause.words for row in shown]),
         *_idle_columns(analysis, [row.ns for row in shown], total, steps=True),
         *([numbers("Samples", seen, 2)] if waits.sampled is not None else []),
     )
