@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,7 @@ from nvprobe.trace import (
     NO_NAME,
     NO_PAYLOAD,
     OPEN,
+    Calls,
     Column,
     Devices,
     Processes,
@@ -82,9 +84,6 @@ def assemble(tables: Tables, source: Source) -> Trace:
     export = Export(events, index, gpus, names)
     noted = read_annotations(export, strings, decoded)
     export.release("NVTX_EVENTS")
-    calls, libraries = read_calls(export), read_library_calls(export)
-    geometry = read_geometry(export)  # before the ops, which let go of the kernels
-    ops = read_ops(export)
     diagnostics = _diagnostics(tables.read("DIAGNOSTIC_EVENT"))
     trace = Trace(
         strings=strings,
@@ -92,43 +91,56 @@ def assemble(tables: Tables, source: Source) -> Trace:
         processes=_processes(index, pool),
         threads=_threads(index, names, noted),
         devices=Devices(id=gpus.ids, name=pool.rows(gpus.names), **gpus.limits),
-        calls=calls,
-        callchains=read_callchains(export, CALLCHAINS),
-        ops=ops,
-        geometry=geometry,
-        ranges=_joined_ranges(noted.ranges, libraries),
-        spans=noted.spans,
-        marks=noted.marks,
-        syncs=by_context(read_syncs(export), ops),
-        graph_nodes=read_graph_nodes(export),
-        overheads=read_overheads(export),
-        memory=read_memory(export, calls),
+        **_host(export, noted),
         counters=counters_of(generic, gpus, pool) or read_counters(export, tables),
-        cuda_events=by_context(read_cuda_events(export), ops),
-        os_calls=read_os_calls(export),
-        os_stacks=read_callchains(export, OS_STACKS),
-        samples=read_samples(export),
-        sample_stacks=read_callchains(export, SAMPLE_STACKS),
         python_samples=sampled.samples,
         python_stacks=sampled.chains(pool),
         backtraces=of_calls.samples,
         backtrace_stacks=of_calls.chains(pool),
-        schedule=read_schedule(export),
-        page_faults=read_page_faults(export),
         payload_fields=read_payload_fields(tables, names),
-        payloads=noted.payloads,
         domains=_texts(strings, noted.domains),
         diagnostics=diagnostics,
         origin_ns=_first(tables.read("TARGET_INFO_SESSION_START_TIME"), "utcEpochNs"),
     )
+    trace = dataclasses.replace(trace, **_gpu(export, trace.calls))
     start, end = _window(trace, _first(tables.read("ANALYSIS_DETAILS"), "duration"))
-    trace = dataclasses.replace(
-        trace,
-        start_ns=start,
-        end_ns=end,
-        warnings=(*events.warnings, *_too_old(trace.sources[0]), *_left_open(noted)),
-    )
+    warnings = (*events.warnings, *_too_old(trace.sources[0]), *_left_open(noted))
+    trace = dataclasses.replace(trace, start_ns=start, end_ns=end, warnings=warnings)
     return dataclasses.replace(trace, missing=missing_of(trace))
+
+
+def _host(export: Export, noted: Annotations) -> dict[str, Any]:
+    """The tables of the host, by their names in a Trace."""
+    calls, libraries = read_calls(export), read_library_calls(export)
+    return {
+        "calls": calls,
+        "callchains": read_callchains(export, CALLCHAINS),
+        "ranges": _joined_ranges(noted.ranges, libraries),
+        "spans": noted.spans,
+        "marks": noted.marks,
+        "payloads": noted.payloads,
+        "overheads": read_overheads(export),
+        "os_calls": read_os_calls(export),
+        "os_stacks": read_callchains(export, OS_STACKS),
+        "samples": read_samples(export),
+        "sample_stacks": read_callchains(export, SAMPLE_STACKS),
+        "schedule": read_schedule(export),
+    }
+
+
+def _gpu(export: Export, calls: Calls) -> dict[str, Any]:
+    """The tables of the GPU, by their names in a Trace."""
+    geometry = read_geometry(export)  # before the ops, which let go of the kernels
+    ops = read_ops(export)
+    return {
+        "ops": ops,
+        "geometry": geometry,
+        "syncs": by_context(read_syncs(export), ops),
+        "graph_nodes": read_graph_nodes(export),
+        "memory": read_memory(export, calls),
+        "cuda_events": by_context(read_cuda_events(export), ops),
+        "page_faults": read_page_faults(export),
+    }
 
 
 def _joined_ranges(noted: Ranges, libraries: list[Ranges]) -> Ranges:
