@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from nvprobe.trace import (
 
 _LEVELS = 16
 """Depth of ranges within reach of one edge that is still followed."""
+T = TypeVar("T", Frames, Flows)
 Times = Callable[[Column, Column], Column]
 """(thread of the torch trace, times) → times of the profile."""
 
@@ -44,8 +46,8 @@ def merged(
     Of what both say (a range of one name, an operator, modules) the profile's stays.
     """
     rows, table = _threads(profile, torch, threads)
-    names = len(profile.strings)
-    ranges, operators = _ranges(profile, torch, (rows, table), times, error)
+    texts = np.append(len(profile.strings) + np.arange(len(torch.strings)), NO_NAME)
+    ranges, operators = _ranges(profile, torch, (rows, table), times, texts, error)
     sources = (*profile.sources, *torch.sources)
     known = {missing.what for missing in profile.missing} | {"GPU work", "awaited streams"}
     added = tuple(one for one in torch.missing if one.what not in known)
@@ -56,8 +58,8 @@ def merged(
         threads=table,
         ranges=ranges,
         operators=operators,
-        frames=_frames(torch, (rows, table), times, names),
-        flows=_flows(torch, (rows, table), times),
+        frames=_placed(torch.frames, (rows, table), times, texts),
+        flows=_placed(torch.flows, (rows, table), times, texts),
         memory=profile.memory if profile.memory.recorded else _memory(profile, torch, rows, times),
         clock=clock,
         warnings=(*profile.warnings, *torch.warnings),
@@ -91,7 +93,12 @@ def _shifted_names(names: Column, by: int) -> Column:
 
 
 def _ranges(
-    profile: Trace, torch: Trace, merged_threads: tuple[Column, Threads], times: Times, error: int
+    profile: Trace,
+    torch: Trace,
+    merged_threads: tuple[Column, Threads],
+    times: Times,
+    texts: Column,
+    error: int,
 ) -> tuple[Ranges, Operators]:
     """The ranges of both, and the operators table on the merged rows."""
     theirs, (rows, table) = torch.ranges, merged_threads
@@ -105,13 +112,12 @@ def _ranges(
     start, end = times(new.thread, new.start), times(new.thread, new.end)
     thread = rows[new.thread]
     start, end = snapped(ours, thread, start, end, error)
-    names = len(profile.strings)
     both = Ranges(
         process=np.append(ours.process, table.process[thread]),
         thread=np.append(ours.thread, thread),
         start=np.append(ours.start, start),
         end=np.append(ours.end, end),
-        name=np.append(ours.name, _shifted_names(new.name, names)),
+        name=np.append(ours.name, texts[new.name]),
         domain=np.append(ours.domain, np.full(len(new), NO_NAME)),
         category=np.append(ours.category, np.full(len(new), NO_NAME)),
         source=np.append(ours.source, new.source),
@@ -119,7 +125,7 @@ def _ranges(
     )
     place = both_have.partner.copy()
     place[keep] = len(ours) + np.arange(len(keep))
-    return both, _operators(torch, place, names, both_have)
+    return both, _operators(torch, place, texts, both_have)
 
 
 def _payload(ours: Ranges, added: int) -> Column | None:
@@ -194,39 +200,22 @@ def _moved_finish(
     return np.where(after & ~inside, finish, start), np.where(inside, finish, end)
 
 
-def _operators(torch: Trace, place: Column, names: int, both_have: SharedOperators) -> Operators:
+def _operators(torch: Trace, place: Column, texts: Column, both_have: SharedOperators) -> Operators:
     table = torch.operators.take(place[torch.operators.range] >= 0)
     table = both_have.numbered(table, both_have.partner[table.range])
-    texts = {
-        name: _shifted_names(values, names)
-        for name, values in table.columns().items()
-        if name in ("shapes", "types", "arguments")
-    }
-    return table.with_columns(range=place[table.range], **texts)
+    return table.moved({"ranges": place, "strings": texts}, lambda _, times: times)
 
 
-def _frames(
-    torch: Trace, merged_threads: tuple[Column, Threads], times: Times, names: int
-) -> Frames:
-    table, (rows, threads) = torch.frames, merged_threads
-    return table.with_columns(
-        process=threads.process[rows[table.thread]],
-        thread=rows[table.thread],
-        start=times(table.thread, table.start),
-        end=times(table.thread, table.end),
-        name=table.name + names,
-    )
+def _placed(table: T, merged_threads: tuple[Column, Threads], times: Times, texts: Column) -> T:
+    """A table of the torch trace on the profile's threads and clock."""
+    rows, threads = merged_threads
 
+    def placed(column: str, instants: Column) -> Column:
+        on = "end_thread" if column == "end_time" else "thread"
+        return times(getattr(table, on), instants)
 
-def _flows(torch: Trace, merged_threads: tuple[Column, Threads], times: Times) -> Flows:
-    table, (rows, threads) = torch.flows, merged_threads
-    return table.with_columns(
-        process=threads.process[rows[table.thread]],
-        thread=rows[table.thread],
-        end_thread=rows[table.end_thread],
-        time=times(table.thread, table.time),
-        end_time=times(table.end_thread, table.end_time),
-    )
+    moved = table.moved({"threads": rows, "strings": texts}, placed)
+    return moved.with_columns(process=threads.process[moved.thread])
 
 
 def _memory(profile: Trace, torch: Trace, rows: Column, times: Times) -> MemoryEvents:

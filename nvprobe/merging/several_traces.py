@@ -9,7 +9,7 @@ cycles, is ``Trace.unrecorded``: no device is idle there, for nobody looked.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,8 @@ import pyarrow as pa
 from nvprobe.readers.kineto.captures import with_earlier_captures
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Devices, Table, Trace
 
-_TIMES = frozenset({"start", "end", "time", "end_time"})
-_NAMES = frozenset(
-    ["name", "short_name", "domain", "category", "shapes", "types", "arguments", "metric", "group"]
-)
-_REFERENCES = {"op": "ops", "range": "ranges"}
-_THREADS = frozenset({"thread", "end_thread"})
+_REFERRED = ("processes", "threads", "ops", "ranges")
+"""Tables whose rows follow one another; texts and devices are each there once."""
 
 
 def joined(traces: Sequence[Trace]) -> Trace:
@@ -36,24 +32,54 @@ def joined(traces: Sequence[Trace]) -> Trace:
 
 def _together(traces: Sequence[Trace]) -> Trace:
     """The tables of all traces, one after the other."""
-    parts = _Parts(traces)
+    zero = traces[0].origin_ns or 0
+    shifts = [(one.origin_ns or 0) - zero for one in traces]
+    pairs = zip(traces, shifts, strict=True)
+    windows = [(one.start_ns + shift, one.end_ns + shift) for one, shift in pairs]
+    strings, names = _one_vocabulary(traces)
+    devices, device_rows = _devices(traces, names)
+    places = {
+        "strings": names,
+        "devices": device_rows,
+        **{name: _places([len(getattr(one, name)) for one in traces]) for name in _REFERRED},
+    }
+    moves = [
+        ({name: rows[n] for name, rows in places.items()}, _later(shift))
+        for n, shift in enumerate(shifts)
+    ]
     tables: dict[str, Any] = {
-        spec.name: parts.table(spec.name)
+        spec.name: _end_to_end(traces, spec.name, moves)
         for spec in dataclasses.fields(Trace)
-        if isinstance(getattr(traces[0], spec.name), Table) and spec.name != "devices"
+        if isinstance(getattr(traces[0], spec.name), Table)
     }
     return dataclasses.replace(
         traces[0],
-        **tables,
-        strings=parts.strings,
-        devices=parts.devices,
+        **tables | {"devices": devices},
+        strings=strings,
         sources=tuple(source for one in traces for source in one.sources),
         warnings=tuple(warning for one in traces for warning in one.warnings),
         missing=tuple(dict.fromkeys(missing for one in traces for missing in one.missing)),
-        start_ns=min(parts.windows)[0],
-        end_ns=max(end for _, end in parts.windows),
-        unrecorded=_holes(parts.windows),
+        start_ns=min(windows)[0],
+        end_ns=max(end for _, end in windows),
+        unrecorded=_holes(windows),
     )
+
+
+def _end_to_end(traces: Sequence[Trace], name: str, moves: list[Any]) -> Table:
+    """One table of all traces that have it, references and times brought together."""
+    pairs = zip(traces, moves, strict=True)
+    tables = [getattr(one, name).moved(*move) for one, move in pairs if name in one.recorded]
+    kind: type[Table] = type(getattr(traces[0], name))
+    return kind.joined([table.columns() for table in tables])
+
+
+def _later(shift: int) -> Callable[[str, Column], Column]:
+    """Instants of one trace in the joined one; 0 is a time that cannot be: it stays what it is."""
+
+    def moved(_: str, times: Column) -> Column:
+        return np.where((times == 0) | (times == OPEN), times, times + shift)
+
+    return moved
 
 
 def _holes(windows: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -66,76 +92,17 @@ def _holes(windows: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(holes)
 
 
-class _Parts:
-    """What has to be added to the rows, names and times of each trace."""
-
-    def __init__(self, traces: Sequence[Trace]) -> None:
-        self.traces = traces
-        self.processes = _before([len(one.processes) for one in traces])
-        self.threads = _before([len(one.threads) for one in traces])
-        self.strings, self.names = _one_vocabulary(traces)
-        self.of = {
-            name: _before([len(getattr(one, name)) for one in traces])
-            for name in _REFERENCES.values()
-        }
-        zero = traces[0].origin_ns or 0
-        self.shift = [(one.origin_ns or 0) - zero for one in traces]
-        pairs = zip(traces, self.shift, strict=True)
-        self.windows = [(one.start_ns + shift, one.end_ns + shift) for one, shift in pairs]
-        self.devices, self.device_rows = self._devices()
-
-    def table(self, name: str) -> Table:
-        """One table of all traces that have it, references and times brought together."""
-        places = [n for n, one in enumerate(self.traces) if name in one.recorded]
-        if not places:
-            absent: Table = getattr(self.traces[0], name)
-            return absent
-        tables = [getattr(self.traces[n], name) for n in places]
-        columns: dict[str, Any] = {}
-        for spec in dataclasses.fields(tables[0]):
-            values = [getattr(table, spec.name) for table in tables]
-            columns[spec.name] = (
-                None
-                if any(value is None for value in values)
-                else np.concatenate(
-                    [
-                        self._moved(n, spec.name, value)
-                        for n, value in zip(places, values, strict=True)
-                    ]
-                )
-            )
-        made: Table = type(tables[0])(**columns)
-        return made
-
-    def _moved(self, n: int, column: str, values: Column) -> Column:
-        """A column of trace ``n`` as the joined tables have it."""
-        if column in _TIMES:  # 0 is a time that cannot be: it stays what it is
-            return np.where((values == 0) | (values == OPEN), values, values + self.shift[n])
-        if column in _NAMES:
-            return self.names[n][values]
-        if column == "device":
-            return np.where(values >= 0, self.device_rows[n][values], values)
-        if column == "process":
-            return values + self.processes[n]
-        if column in _THREADS:
-            return np.where(values >= 0, values + self.threads[n], NO_ROW)
-        if column in _REFERENCES:
-            return values + self.of[_REFERENCES[column]][n]
-        return values
-
-    def _devices(self) -> tuple[Devices, list[Column]]:
-        """Physical devices, each once, and the row of each trace's own rows among them."""
-        together = [
-            dataclasses.replace(one.devices, name=self.names[n][one.devices.name])
-            for n, one in enumerate(self.traces)
+def _devices(traces: Sequence[Trace], names: list[Column]) -> tuple[Devices, list[Column]]:
+    """Physical devices, each once, and the row of each trace's own rows among them."""
+    together = Devices.joined(
+        [
+            one.devices.columns() | {"name": texts[one.devices.name]}
+            for one, texts in zip(traces, names, strict=True)
         ]
-        columns = {
-            spec.name: np.concatenate([getattr(one, spec.name) for one in together])
-            for spec in dataclasses.fields(Devices)
-        }
-        ids, first = np.unique(columns["id"], return_index=True)
-        rows = [np.append(np.searchsorted(ids, one.devices.id), NO_ROW) for one in self.traces]
-        return Devices(**columns).take(first), rows
+    )
+    ids, first = np.unique(together.id, return_index=True)
+    rows = [np.append(np.searchsorted(ids, one.devices.id), NO_ROW) for one in traces]
+    return together.take(first), rows
 
 
 def _one_vocabulary(traces: Sequence[Trace]) -> tuple[pa.StringArray, list[Column]]:
@@ -148,5 +115,8 @@ def _one_vocabulary(traces: Sequence[Trace]) -> tuple[pa.StringArray, list[Colum
     return encoded.dictionary, [np.append(part, NO_NAME) for part in np.split(rows, bounds)]
 
 
-def _before(lengths: list[int]) -> list[int]:
-    return [0, *np.cumsum(lengths[:-1]).tolist()]
+def _places(lengths: list[int]) -> list[Column]:
+    """The rows of each of some tables once they stand one after the other, -1 behind them."""
+    ends = np.cumsum(lengths)
+    pairs = zip(lengths, ends, strict=True)
+    return [np.append(np.arange(end - length, end), NO_ROW) for length, end in pairs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -115,6 +115,23 @@ class Table(_Recorded):
     def with_columns(self: T, **columns: Column | None) -> T:
         """The table with other columns in place of its own; what was not recorded stays so."""
         return dataclasses.replace(self, **columns) if self.recorded else self
+
+    def moved(self: T, rows: Mapping[str, Column], times: Callable[[str, Column], Column]) -> T:
+        """The table as another Trace has it: references led to its rows, instants to its clock.
+
+        ``rows`` has for a table (``strings`` for texts) the new row of each, that of a reference
+        that leads nowhere last; references to other tables stay. ``times`` takes a column's name
+        and values.
+        """
+        columns = {}
+        for schema in self.column_schemas():
+            values = getattr(self, schema.name)
+            known = None if schema.refers is None else rows.get(schema.refers)
+            if values is not None and known is not None:
+                columns[schema.name] = known[values]
+            elif values is not None and schema.unit == "ns":
+                columns[schema.name] = times(schema.name, values)
+        return self.with_columns(**columns)
 
     def take(self: T, rows: Column) -> T:
         """The rows chosen by a boolean mask or an index array."""
