@@ -78,7 +78,9 @@ def layout_conversions(evidence: Evidence, sample: Sample) -> Iterator[Proposed]
         return
     family = evidence.classes.family[op]
     pools = (family == Family.NORM) | kernels_named(evidence, op, r"(?i)pool")
-    around = pools & ~kernels_named(evidence, op, r"(?i)nhwc|channels?_?last")
+    around = np.zeros(len(op), bool)
+    if 2 * np.count_nonzero(conversions) >= np.count_nonzero(family == Family.CONVOLUTION):
+        around = pools & ~kernels_named(evidence, op, r"(?i)nhwc|channels?_?last")
     paths, path = evidence.attribution.paths, path_of_ops(evidence, op[conversions])
     spent = int(evidence.attribution.duration[op[conversions]].sum())
     yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,8 @@ class Captured:
     """A model of whole steps, and where its rows come from."""
 
     model: Model
+    uncut: Model
+    """The same with the pauses that one step alone made, as recorded."""
     events: Recorded
     op: Column
     """Row of ``trace.ops`` per op of the model."""
@@ -115,13 +118,15 @@ def _model(
     found = edges(placed, len(used))
     zero = int(events.begin[0])
     tails = np.where(found.tails > 0, found.tails - zero, found.tails)
-    gap, dur = _evened(events, calls.name, first, events.gap, dur)
-    model = Model(
-        HostEvents(events.lane, gap, dur, events.kind, awaits, ret, first),
+    uncut = Model(
+        HostEvents(events.lane, events.gap, dur, events.kind, awaits, ret, first),
         QueuedOps(event, stream, end - start, found.gap, found.lat, found.dep, found.dep_lat),
         int(events.lane.max()) + 1, tails, queue,
     )  # fmt: skip
-    return Captured(model, events, op, start, end, process, found, waits.inputs, lost)
+    gap, dur = _evened(events, calls.name, first, events.gap, dur)
+    evened = dataclasses.replace(uncut.events, gap=gap, dur=dur)
+    model = dataclasses.replace(uncut, events=evened)
+    return Captured(model, uncut, events, op, start, end, process, found, waits.inputs, lost)
 
 
 def _evened(

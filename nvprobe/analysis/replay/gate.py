@@ -58,9 +58,9 @@ def fidelity(captured: Captured) -> Fidelity:
     usual = _usual(captured)
     recorded = np.diff(captured.completion())
     lengths: tuple[list[Column], ...] = ([], [], [])
-    for low, high in _pieces(len(captured.model.events), len(recorded)):
+    for low, high in _pieces(len(captured.uncut.events), len(recorded)):
         lengths[0].append(recorded[low + 1 : high])
-        for model, out in ((captured.model, lengths[1]), (usual, lengths[2])):
+        for model, out in ((captured.uncut, lengths[1]), (usual, lengths[2])):
             if high - low < len(recorded):
                 model = model.section(low, high, captured.events.begin)
             out.append(step_times(model, replay(model))[1:])
@@ -79,10 +79,10 @@ def _pieces(events: int, steps: int) -> list[tuple[int, int]]:
 
 def _usual(captured: Captured) -> Model:
     """One gap and one latency for all ops but the nodes of graphs."""
-    ops, found = captured.model.ops, captured.edges
+    ops, found = captured.uncut.ops, captured.edges
     launched = ops.lat != NEVER
     return dataclasses.replace(
-        captured.model,
+        captured.uncut,
         ops=dataclasses.replace(
             ops,
             gap=np.where(launched, found.typical_gap, ops.gap),

@@ -132,15 +132,19 @@ def _greedy(
 
 
 def _best(model: Model, able: dict[int, _Saved], proposals: Sequence[Proposal]) -> int:
-    """The best change; one that is general only where no specific one saves nearly as much."""
+    """The best change; one that is general only where no specific one saves nearly as much.
+
+    Of several general ones, that which is expected to save most says best what the matter is.
+    """
 
     def score(number: int) -> float:
         return able[number].score(proposals[number].effort)
 
     best = max(able, key=score)
-    general = proposals[best].general
-    if general == "no":
+    if proposals[best].general == "no":
         return best
+    best = max((n for n in able if proposals[n].general != "no"), key=lambda n: able[n].mid)
+    general = proposals[best].general
     least = SPECIFIC * able[best].mid
     specific = [n for n in able if proposals[n].general == "no" and able[n].mid >= least]
     if general == "host":

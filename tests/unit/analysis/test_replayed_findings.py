@@ -204,6 +204,24 @@ def test_conversions_of_the_layout(conversions: int, expected: bool) -> None:
     assert ("layout_conversion" in ids(layers)) is expected
 
 
+def test_a_few_conversions_do_not_make_all_norms_faster() -> None:
+    norm = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>(int)"
+
+    def layers(scene: Scene, conversions: int) -> None:
+        for layer in range(20):
+            if layer < conversions:
+                scene.launch(CONVERSION, 20 * US)
+            scene.launch(CONVOLUTION, 100 * US)
+            scene.launch(norm, 100 * US)
+
+    few, many = (
+        {one.id: one for one in analyzed(lambda s, n=n: layers(s, n)).findings or ()}
+        for n in (5, 20)
+    )
+    assert "layout_conversion" not in few or few["layout_conversion"].step_saving.mid < 5
+    assert many["layout_conversion"].step_saving.mid > 25
+
+
 def two_streams(scene: Scene) -> None:
     """Compute waits for a copy of another stream, and no record says so."""
     scene.upload(400 * US, pageable=False, stream=13)

@@ -93,3 +93,16 @@ def test_a_capture_without_a_table_has_no_model(lost: str) -> None:
 
 def test_two_steps_are_no_loop() -> None:
     assert built(loop(mixed, steps=2).trace()) is None
+
+
+def test_a_pause_of_one_step_does_not_make_the_model_wrong() -> None:
+    pauses = iter((2, 2, 300, 2, 2))
+
+    def paused(scene: Scene) -> None:
+        mixed(scene)
+        scene.host(next(pauses) * US)
+
+    captured = built(loop(paused, steps=5).trace())
+    assert captured is not None
+    assert np.any(captured.model.events.gap < captured.uncut.events.gap)
+    assert fidelity(captured).error == 0
