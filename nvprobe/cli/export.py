@@ -50,11 +50,11 @@ def command(
     python_stacks: bool | None,
     **options: Any,
 ) -> None:
-    """Write every event with its owner, and every result, as tables; or a trace for Perfetto.
+    """Write every event with its owner, and every result, as tables.
 
-    Tables are for SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. A
-    trace has the ranges, streams, launches, idle causes and counters. Filters choose what is
-    written.
+    For SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. ``--to perfetto``
+    writes ranges, calls, streams, launches, idle causes and counters as a trace for
+    ui.perfetto.dev. Filters choose what is written.
     """
     from nvprobe.cli.pipeline import analysis_of
 

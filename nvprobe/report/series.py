@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nvprobe.analysis.kernels.counters import HIGHEST_MHZ
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.intervals import slices, sorted_by
 from nvprobe.trace import Column
 
 Series = tuple[str, int | None, str, Column, Column]
-"""Title, physical number of the GPU, unit, times and values; each value holds up to the next."""
+"""Title, physical number of the GPU, unit, times and values; a value holds up to the next time."""
 
 
 def series(analysis: Analysis) -> Iterator[Series]:
@@ -25,7 +26,11 @@ def series(analysis: Analysis) -> Iterator[Series]:
         name = trace.text(int(table.metric[row[0]])) or "counter"
         title, _, unit = name.partition(" [")
         device = _device(analysis, int(table.device[row[0]]))
-        yield title, device, unit.rstrip("]"), table.time[row], table.value[row]
+        # A sample is the mean since the sample before it; the last one holds for no time.
+        value = table.value[np.append(row[1:], row[-1])]
+        if "MHz" in unit and value.max() > HIGHEST_MHZ:
+            value = value / 1e6  # named MHz, recorded in Hz (nsys 2025.3)
+        yield title, device, unit.rstrip("]"), table.time[row], value
     memory = trace.memory
     known = np.flatnonzero((memory.allocated >= 0) & (memory.device >= 0))
     known = known[sorted_by(memory.device[known], memory.time[known])]

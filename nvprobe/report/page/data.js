@@ -91,6 +91,11 @@ function spanOf(step) {
   return [Number(BigInt(step.start_ns) - origin), Number(BigInt(step.end_ns) - origin)];
 }
 
+/** @returns {number[][]} begin and end of each step on the timeline */
+function stepSpans() {
+  return page.document.steps.map(spanOf);
+}
+
 /** @type {Map<string, number>} row of the ranges by path */
 const rowOfPath = new Map(page.document.ranges.map((/** @type {any} */ one, /** @type {number} */ row) => [one.path, row]));
 

@@ -34,7 +34,7 @@ function filled(made, attributes, children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else made.setAttribute(name, value === true ? "" : String(value));
   }
-  made.append(...children.filter((child) => child instanceof Node || (typeof child === "string" && child)));
+  for (const child of children) if (child) made.append(child);
   return made;
 }
 
@@ -73,6 +73,7 @@ function at(place) {
  * @param {(string | number)[]} place
  */
 function pointer(place) {
+  /** @type {string[]} */
   const names = [];
   return place
     .map((key) => {

@@ -29,6 +29,8 @@ class Icicle {
     /** @type {{row: number, x: number, y: number, width: number}[]} */
     this.boxes = [];
     this.children = childrenOf(tree.parent);
+    this.depth = BOX;
+    this.waiting = 0;
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
       class: "icicle-canvas", tabindex: 0, role: "img",
       "aria-label": `${label}. Arrow keys move through the tree, Enter selects, plus enters, minus leaves.`,
@@ -58,16 +60,17 @@ class Icicle {
     /** @type {{rows: number[], x: number, y: number, scale: number}[]} */
     const waiting = total > 0 ? [{ rows: tops, x: 0, y: 0, scale: width / total }] : [];
     for (let level = waiting.pop(); level; level = waiting.pop()) {
+      const { rows, y, scale: each } = level;
       let { x } = level;
-      for (const row of level.rows) {
-        const wide = this.tree.size(row) * level.scale;
+      for (const row of rows) {
+        const wide = this.tree.size(row) * each;
         if (wide >= NARROWEST) {
-          boxes.push({ row, x, y: level.y, width: wide });
+          boxes.push({ row, x, y, width: wide });
           const below = this.children[row];
           const sum = below.reduce((all, one) => all + this.tree.size(one), 0);
           // Children of several threads can add up to more than what is above them.
-          const scale = level.scale * Math.min(1, this.tree.size(row) / (sum || 1));
-          if (below.length) waiting.push({ rows: below, x, y: level.y + BOX, scale });
+          const scale = each * Math.min(1, this.tree.size(row) / (sum || 1));
+          if (below.length) waiting.push({ rows: below, x, y: y + BOX, scale });
         }
         x += wide;
       }
@@ -91,7 +94,7 @@ class Icicle {
     paint.font = `11.5px ${font}`;
     paint.textBaseline = "middle";
     const accent = style.getPropertyValue("--accent").trim();
-    for (const box of this.boxes) this.box(box, accent);
+    for (const box of this.boxes) this.box(box);
     const chosen = this.boxes.filter((box) => box.row === this.selected || box.row === this.focus);
     for (const { row, x, y, width: wide } of chosen) {
       paint.strokeStyle = accent;

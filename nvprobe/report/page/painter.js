@@ -4,7 +4,7 @@ const MARGIN = 156;
 const AXIS = 26;
 const NAMED_FROM = 26;
 const MOST_LINKS = 400;
-const SHORTEST_CUT = 6; // a name cut to less says nothing
+const SHORTEST_CUT = 9; // a name cut to less says nothing
 
 /**
  * What a frame shows.
@@ -28,13 +28,16 @@ class Painter {
   constructor(canvas, bands) {
     this.canvas = canvas;
     this.bands = bands;
-    this.spans = page.document.steps.map(spanOf);
+    this.spans = stepSpans();
     this.paint = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     /** @type {(Band | undefined)[]} */
     this.bandOfRow = [];
     for (const band of bands) if (band.row >= 0) this.bandOfRow[band.row] = band;
     /** Slices drawn in the last frame. */
     this.drawn = 0;
+    this.frame = /** @type {Frame} */ ({ width: 0, height: 0, scroll: 0, from: 0, to: 1, zero: 0, marked: null, focus: -1, hover: -1 });
+    this.pixel = 1; // ns
+    this.ink = this.faint = this.line = this.ground = this.shade = this.accent = this.font = "";
     this.readTheme();
   }
 
@@ -191,12 +194,12 @@ class Painter {
     paint.fillStyle = PALETTE.blue;
     paint.globalAlpha = 0.55;
     let at = Math.max(0, firstAbove(time, frame.from, 0, time.length) - 1);
-    while (at < time.length && time[at] < frame.to) {
+    while (at < time.length - 1 && time[at] < frame.to) {
       const next = Math.max(at + 1, firstAbove(time, time[at] + pixel, at, time.length) - 1);
       let highest = value[at];
       for (let one = at + 1; one < next; one++) highest = Math.max(highest, value[one]);
       const left = Math.max(this.x(time[at]), MARGIN);
-      const right = Math.min(this.x(next < time.length ? time[next] : frame.to), frame.width);
+      const right = Math.min(this.x(time[Math.min(next, time.length - 1)]), frame.width);
       const size = most ? (highest / most) * tall : 0;
       paint.fillRect(left, y + tall - size, Math.max(right - left, 1), size);
       at = next;
@@ -254,17 +257,19 @@ class Painter {
     for (const band of this.visibleBands()) {
       const y = this.y(band);
       if (band.kind === "heading") {
+        paint.font = `600 12px ${this.font}`;
+        const text = fitting(paint, visible(band.label), frame.width / 2);
         paint.fillStyle = this.ground;
-        paint.fillRect(0, y, frame.width, band.height);
+        paint.fillRect(0, y, Math.max(MARGIN - 1, paint.measureText(text).width + 20), band.height);
         paint.fillStyle = this.line;
         if (band.top > 0) paint.fillRect(0, y + 2, frame.width, 1);
-        paint.font = `600 12px ${this.font}`;
         paint.fillStyle = this.ink;
-        paint.fillText(fitting(paint, visible(band.label), frame.width - 20), 10, y + band.height / 2 + 2);
+        paint.fillText(text, 10, y + band.height / 2 + 2);
       } else if (band.label) {
         paint.font = `11px ${this.font}`;
         paint.fillStyle = this.faint;
         paint.fillText(fitting(paint, visible(band.label), MARGIN - 20), 10, y + Math.min(band.height, 18) / 2);
+        if (band.kind === "counter") paint.fillText(fitting(paint, counterScale(band.counter), MARGIN - 20), 10, y + 25);
       }
     }
   }
@@ -319,6 +324,16 @@ function counterColumns(number) {
     counters[number] = { time: summed(steps, Uint32Array.of(0, steps.length)), value, most };
   }
   return counters[number];
+}
+
+/**
+ * What the full height of a counter stands for.
+ * @param {number} number
+ */
+function counterScale(number) {
+  const { unit } = page.about.timeline.counters[number];
+  const { most } = counterColumns(number);
+  return `to ${unit === "bytes" ? formatted(most, "bytes") : `${digits(most)} ${unit.replace("Throughput ", "")}`}`;
 }
 
 /**

@@ -13,6 +13,11 @@ class Paths {
   constructor() {
     const { parent, name } = page.about.tree;
     this.ranges = page.document.ranges;
+    /** @type {Set<number> | null} rows that a search found */
+    this.found = null;
+    this.most = this.ranges.reduce((/** @type {number} */ most, /** @type {any} */ one) => Math.max(most, Number(one.gpu_self_ns)), 1);
+    /** @type {string[] | undefined} */
+    this.quantities = undefined;
     this.memory = new Map((page.document.memory?.paths ?? []).map((/** @type {any} */ one, /** @type {number} */ row) => [one.path, row]));
     this.icicle = new Icicle({
       parent, name,
@@ -23,10 +28,9 @@ class Paths {
       select: (row) => state.set({ select: row >= 0 ? `path:${row}` : null }),
       enter: (row) => state.set({ root: row >= 0 ? row : null }),
     }, "Time by path");
-    /** @type {Set<number> | null} rows that a search found */
-    this.found = null;
+    this.keys = element("div", { class: "legends" });
     this.crumbs = element("div", { class: "crumbs" });
-    this.element = element("div", {}, this.toolbar(), this.crumbs, this.icicle.element, this.key());
+    this.element = element("div", {}, this.toolbar(), this.crumbs, this.icicle.element, this.keys);
     this.follow();
     state.listen((changed) => {
       if (["quantity", "root", "select", "theme"].some((name) => changed.has(name))) this.follow();
@@ -35,12 +39,12 @@ class Paths {
 
   get quantity() {
     const chosen = state.get("quantity") ?? "gpu_ns";
-    return chosen in QUANTITIES ? chosen : "gpu_ns";
+    return this.known.includes(chosen) ? chosen : this.known[0] ?? "gpu_ns";
   }
 
   /** Quantities that this capture has. */
   get known() {
-    return Object.keys(QUANTITIES).filter((name) => {
+    return this.quantities ??= Object.keys(QUANTITIES).filter((name) => {
       if (name === "allocated_bytes") return this.memory.size > 0;
       return this.ranges.some((/** @type {any} */ one) => Number(one[name]) > 0);
     });
@@ -50,7 +54,7 @@ class Paths {
     return element("div", { class: "toolbar", role: "radiogroup", "aria-label": "Width of a path" },
       ...this.known.map((name) => element("button", {
         type: "button", class: "tool", role: "radio", "data-quantity": name,
-        onclick: () => state.set({ quantity: name === "gpu_ns" ? null : name }),
+        onclick: () => state.set({ quantity: name }),
       }, QUANTITIES[/** @type {keyof typeof QUANTITIES} */ (name)])));
   }
 
@@ -68,14 +72,18 @@ class Paths {
   color(row) {
     const one = this.ranges[row];
     if (this.quantity !== "gpu_self_ns") return RANGE_KINDS[/** @type {keyof typeof RANGE_KINDS} */ (one.kind)] ?? PALETTE.gray;
-    const most = this.most ??= Math.max(1, ...this.ranges.map((/** @type {any} */ range) => range.gpu_self_ns));
-    return SEQUENCE[Math.round(Math.sqrt(one.gpu_self_ns / most) * (SEQUENCE.length - 1))];
+    return SEQUENCE[Math.round(Math.sqrt(one.gpu_self_ns / this.most) * (SEQUENCE.length - 1))];
   }
 
+  /** What the colors mean. */
   key() {
+    if (this.quantity === "gpu_self_ns") {
+      return element("div", { class: "legend" }, element("b", {}, "GPU time itself"),
+        legendEntry("little", SEQUENCE[0]), legendEntry("some", SEQUENCE[4]), legendEntry("most", SEQUENCE[7]));
+    }
     const kinds = Object.keys(RANGE_KINDS).filter((kind) => this.ranges.some((/** @type {any} */ one) => one.kind === kind));
-    return element("div", { class: "legends" }, element("div", { class: "legend" }, element("b", {}, "kinds"),
-      ...kinds.map((kind) => legendEntry(kind, RANGE_KINDS[/** @type {keyof typeof RANGE_KINDS} */ (kind)]))));
+    return element("div", { class: "legend" }, element("b", {}, "kinds"),
+      ...kinds.map((kind) => legendEntry(kind, RANGE_KINDS[/** @type {keyof typeof RANGE_KINDS} */ (kind)])));
   }
 
   follow() {
@@ -92,6 +100,7 @@ class Paths {
     this.crumbs.hidden = !trail.length;
     this.crumbs.replaceChildren(link("all paths", enter(-1)),
       ...trail.flatMap((row) => [" / ", link(named(visible(page.about.tree.name[row])), enter(row))]));
+    this.keys.replaceChildren(this.key());
     icicle.redraw();
   }
 }

@@ -12,6 +12,8 @@ class Search {
     this.list = byId("hits");
     this.entries = searchable();
     this.active = -1;
+    /** @type {Hit[]} */
+    this.hits = [];
     this.input.addEventListener("input", () => this.find());
     this.input.addEventListener("focus", () => this.input.value && this.find());
     this.input.addEventListener("blur", () => setTimeout(() => this.close(), 150));
@@ -61,7 +63,7 @@ class Search {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const hits = this.hits ?? [];
+    const { hits } = this;
     if (event.key === "Escape") {
       this.input.value = "";
       this.find();

@@ -13,7 +13,7 @@ const pathTarget = (path) => {
  * @param {string} title
  * @param {string} list
  * @param {Column[]} columns
- * @param {{sort?: string, target?: (row: any, number: number) => string | null}} [options]
+ * @param {{sort?: string, target?: (row: any, number: number) => string | null}} options
  */
 function tableOf(title, list, columns, { sort, target } = {}) {
   const place = list.split(".");
@@ -32,9 +32,9 @@ function kernelsSection() {
   return some(
     tableOf("By name", "kernels", [
       col("kernel", "short_name", "text", { most: 56 }), col("GPU time", "gpu_ns", "ns", { bar: true }), col("launches", "ops"),
-      col("longest", "longest_ns", "ns"), col("family", "family", "text"), col("precision", "precision", "text"),
+      col("longest", "longest_ns", "ns"), col("mostly in", "top_path", "path", { most: 40 }), col("family", "family", "text"), col("precision", "precision", "text"),
       col("tensor cores", "tensor_cores", "text"), col("occupancy", "occupancy", "share"), col("waves", "waves"),
-      col("limited by", "limiter", "text"), col("mostly in", "top_path", "path", { most: 40 }), col("suspect", "suspect_ops"),
+      col("limited by", "limiter", "text"), col("suspect", "suspect_ops"),
     ], { target: (_, number) => `kernel:${number}` }),
     tableOf("Copies and sets", "copies", [
       col("kind", "name", "text"), col("GPU time", "gpu_ns", "ns", { bar: true }), col("count", "ops"), col("bytes", "bytes", "bytes"),

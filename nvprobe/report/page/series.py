@@ -17,10 +17,14 @@ _MOST_POINTS = 10_000
 def counter_series(
     analysis: Analysis, first: int
 ) -> tuple[dict[str, Column], list[dict[str, Any]]]:
-    """Columns ``t0``, ``v0``, ``t1``, … and what they are; times are distances, from ``first``."""
+    """Columns ``t0``, ``v0``, ``t1``, … and what they are; times are distances, from ``first``.
+
+    A counter that stayed at zero is left out.
+    """
     columns: dict[str, Column] = {}
     about = []
-    for number, (title, device, unit, time, value) in enumerate(series(analysis)):
+    lively = (one for one in series(analysis) if one[-1].any())
+    for number, (title, device, unit, time, value) in enumerate(lively):
         time, value, each = _thinned(time, value)
         columns[f"t{number}"] = np.diff(time - first, prepend=0)
         columns[f"v{number}"] = value

@@ -12,6 +12,7 @@ class State {
     this.view = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
     /** @type {((changed: Set<string>) => void)[]} */
     this.listeners = [];
+    this.writing = 0;
     addEventListener("hashchange", () => this.follow());
   }
 

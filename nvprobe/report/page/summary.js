@@ -16,12 +16,13 @@ function figures() {
   const { document: found } = page;
   const tiles = [];
   if (found.step_spread) {
-    tiles.push(tile("Step, as profiled", field(["step_spread", "median_ns"], "ns"),
+    tiles.push(tile("Step, host time", field(["step_spread", "median_ns"], "ns"),
       ["median of ", field(["step_spread", "count"], "count"), " · ", field(["step_spread", "shortest_ns"], "ns"), " to ", field(["step_spread", "longest_ns"], "ns")]));
   }
   if (found.profiler) {
-    tiles.push(tile("Step without the profiler", field(["profiler", "unprofiled_step_ns"], "ns"),
-      [field(["profiler", "source"], "text"), " · ", field(["profiler", "unprofiled_bounds_ns", 0], "ns"), " to ", field(["profiler", "unprofiled_bounds_ns", 1], "ns")]));
+    tiles.push(tile("Step, elapsed, without the profiler", field(["profiler", "unprofiled_step_ns"], "ns"),
+      [field(["profiler", "source"], "text"), " · ", field(["profiler", "unprofiled_bounds_ns", 0], "ns"), " to ", field(["profiler", "unprofiled_bounds_ns", 1], "ns"),
+        " · with it ", field(["profiler", "profiled_step_ns"], "ns")]));
   }
   if (found.devices.length) {
     const all = found.devices.length === 1;

@@ -20,11 +20,11 @@ class Table {
   /**
    * @param {string[]} list where the rows stand in the document
    * @param {Column[]} columns those without any value are left out
-   * @param {object} [options]
+   * @param {object} options
    * @param {string} [options.sort] key of the column that it is sorted by at first; else as it comes
    * @param {(row: number) => string | null} [options.target] what selecting a row selects
    */
-  constructor(list, columns, { sort, target } = {}) {
+  constructor(list, columns, { sort, target }) {
     this.list = list;
     this.rows = at(list) ?? [];
     this.columns = columns.filter((column) => this.rows.some((/** @type {any} */ row) => hasValue(value(row, column))));
@@ -44,7 +44,7 @@ class Table {
   fill() {
     this.head.replaceChildren(...this.columns.map((column) => this.heading(column)));
     const order = this.order();
-    this.body.replaceChildren(...order.slice(0, this.shown).map((row) => this.line(row)));
+    this.body.replaceChildren(...order.slice(0, this.shown).map((/** @type {number} */ row) => this.line(row)));
     const left = order.length - this.shown;
     this.more.replaceChildren(...(left > 0
       ? [link("Show more", () => this.grow(order.length)), " of ", rowsOf(this.list.join("."), fullSize(this.list, this.rows.length))]

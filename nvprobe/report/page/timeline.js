@@ -17,17 +17,30 @@ const KEYS = [
 
 class Timeline {
   constructor() {
-    const about = page.about.timeline;
     const { bands, height } = layOut();
-    this.length = about.length_ns;
-    this.spans = page.document.steps.map(spanOf);
+    this.length = page.about.timeline.length_ns;
+    this.spans = stepSpans();
     this.bands = bands;
-    this.height = height;
-    this.focus = -1;
-    this.hover = -1;
+    this.step = this.focus = this.hover = -1;
+    this.from = 0;
+    this.to = this.length;
+    this.waiting = this.saving = 0;
     /** @type {Set<number> | null} */
     this.marked = null;
-    this.build();
+    this.frameHeight = Math.min(height + AXIS, MOST_HEIGHT);
+    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
+      tabindex: 0, role: "img", class: "timeline-canvas",
+      "aria-label": "Timeline. Arrow keys move, plus and minus zoom, comma and period go from slice to slice.",
+    }));
+    const below = element("div");
+    below.style.height = `${height + AXIS - this.frameHeight}px`; // what there is to scroll
+    this.scroller = element("div", { class: "timeline-scroller" }, this.canvas, below);
+    this.scroller.style.height = `${this.frameHeight + 2}px`;
+    this.map = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "map", "aria-hidden": "true",
+      title: "The whole capture: how busy its streams are. Drag to move the view." }));
+    this.said = element("p", { class: "said", role: "status", "aria-live": "polite" });
+    this.chooser = this.stepChooser();
+    this.element = element("div", { class: "timeline" }, this.toolbar(), this.map, this.scroller, this.said, this.legend());
     this.painter = new Painter(this.canvas, bands);
     this.listen();
     this.show(this.firstView());
@@ -35,30 +48,17 @@ class Timeline {
     this.mark();
   }
 
-  build() {
-    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
-      tabindex: 0, role: "img", class: "timeline-canvas",
-      "aria-label": "Timeline. Arrow keys move, plus and minus zoom, comma and period go from slice to slice.",
-    }));
-    const frame = Math.min(this.height + AXIS, MOST_HEIGHT);
-    this.scroller = element("div", { class: "timeline-scroller" }, this.canvas,
-      element("div", { class: "timeline-space" }));
-    this.scroller.style.height = `${frame + 2}px`;
-    /** @type {HTMLElement} */ (this.scroller.lastChild).style.height = `${this.height + AXIS - frame}px`;
-    this.frameHeight = frame;
-    this.map = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "map", "aria-hidden": "true" }));
-    this.said = element("p", { class: "said", role: "status", "aria-live": "polite" });
-    this.element = element("div", { class: "timeline" }, this.toolbar(), this.map, this.scroller, this.said, this.legend());
+  stepChooser() {
+    const options = page.document.steps.map((/** @type {any} */ step, /** @type {number} */ row) =>
+      element("option", { value: row }, `step ${step.index}${this.has(row) ? "" : " (not in detail)"}`));
+    return /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Step", id: "step",
+      onchange: () => this.chooseStep(Number(this.chooser.value)) },
+      element("option", { value: -1 }, "whole capture"), ...options));
   }
 
   toolbar() {
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
       element("button", { type: "button", class: "tool", "aria-label": label, title: label, onclick: act }, text);
-    this.chooser = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Step", id: "step",
-      onchange: () => this.chooseStep(Number(this.chooser.value)) },
-      element("option", { value: -1 }, "whole capture"),
-      ...page.document.steps.map((/** @type {any} */ step, /** @type {number} */ row) =>
-        element("option", { value: row }, `step ${step.index}${this.has(row) ? "" : " (not in detail)"}`))));
     return element("div", { class: "toolbar", role: "toolbar", "aria-label": "Timeline" },
       this.spans.length > 0 && button("‹", "Previous step", () => this.nextStep(-1)),
       this.spans.length > 0 && this.chooser,
@@ -125,7 +125,7 @@ class Timeline {
     const middle = from + size / 2;
     const step = this.spans.findIndex(([start, end]) => start <= middle && middle < end);
     this.step = size > this.length * 0.95 && this.spans.length > 1 ? -1 : step;
-    if (this.chooser) this.chooser.value = String(this.step);
+    this.chooser.value = String(this.step);
     this.redraw();
     clearTimeout(this.saving);
     this.saving = setTimeout(() => {
@@ -148,7 +148,10 @@ class Timeline {
     });
   }
 
-  /** The whole capture in a strip: how busy its streams are, its steps, and what is in view. */
+  /**
+   * The whole capture in a strip: how busy its streams are, its steps, and what is in view.
+   * @param {number} width
+   */
   drawMap(width) {
     const scale = devicePixelRatio || 1;
     const paint = /** @type {CanvasRenderingContext2D} */ (this.map.getContext("2d"));
@@ -158,11 +161,12 @@ class Timeline {
     this.map.height = Math.round(height * scale);
     paint.setTransform(scale, 0, 0, scale, 0, 0);
     const place = (/** @type {number} */ time) => (time / this.length) * width;
-    const streams = tracks.flatMap((/** @type {Track} */ one, /** @type {number} */ track) => (one.kind === "stream" ? [track] : []));
+    const kind = tracks.some((/** @type {Track} */ one) => one.kind === "stream") ? "stream" : "ranges";
+    const shown = tracks.flatMap((/** @type {Track} */ one, /** @type {number} */ track) => (one.kind === kind ? [track] : []));
     const { use } = /** @type {Events} */ (page.events);
     for (let x = 0; x < width; x++) {
       const bin = Math.floor((x / width) * bins);
-      const share = Math.max(0, ...streams.map((/** @type {number} */ track) => use[track * bins + bin])) / 255;
+      const share = Math.max(0, ...shown.map((/** @type {number} */ track) => use[track * bins + bin])) / 255;
       const start = (bin / bins) * this.length;
       const held = windows.some((/** @type {number[]} */ one) => one[0] <= start && start < one[1]);
       paint.fillStyle = held ? PALETTE.blue : this.painter.faint;
@@ -350,7 +354,10 @@ class Timeline {
     this.redraw();
   }
 
-  /** Scroll so that the slice's row is in view. */
+  /**
+   * Scroll so that the slice's row is in view.
+   * @param {number} slice
+   */
   reveal(slice) {
     const band = this.painter.bandOfRow[rowOf(slice)];
     if (!band) return;
