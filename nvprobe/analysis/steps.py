@@ -21,7 +21,7 @@ from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.model import UNKNOWN, FoundBy, SpanRows, Steps, StepSpread
 from nvprobe.analysis.timelines import launches_kernels, process_timeline
 from nvprobe.analysis.units import Units, find_units
-from nvprobe.attribution.engines import Batches, Role, parse
+from nvprobe.attribution.engines import Batches, Role, StepPhase, parse
 from nvprobe.attribution.intervals import Instants, firsts, union_length
 from nvprobe.attribution.kinds import RangeRole, known_parts, range_roles
 from nvprobe.attribution.model import Attribution, Kind
@@ -105,9 +105,11 @@ def _units(attribution: Attribution, lacking: Column) -> Units:
 
 def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
     """What the names of ranges say of phases, requests and tokens, by column of `Steps`."""
-    names, place = np.unique(attribution.trace.ranges.name[rows], return_inverse=True)
-    texts = pa.array(attribution.trace.texts(names), pa.string())
-    known = parse(pc.fill_null(texts, ""), attribution.names.step_rules)
+    source = _saying(attribution, rows)
+    names, place = np.unique(attribution.trace.ranges.name[source], return_inverse=True)
+    texts = pc.fill_null(pa.array(attribution.trace.texts(names), pa.string()), "")
+    known = parse(texts, attribution.names.step_rules)
+    plain = {"prefill": StepPhase.PREFILL, "decode": StepPhase.DECODE, "denoise": StepPhase.DENOISE}
     out = {}
     for spec in Batches.column_schemas():
         if spec.name == "iteration":
@@ -117,7 +119,26 @@ def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:
         values[known.row] = (
             stated if spec.name == "phase" else np.where(stated < 0, UNKNOWN, stated)
         )
+        if spec.name == "phase":
+            words = np.array([plain.get(text, StepPhase.UNKNOWN) for text in texts.to_pylist()])
+            values = np.where((values == StepPhase.UNKNOWN) & (source != rows).any(), words, values)
         out[spec.name] = values[place]
+    return out
+
+
+def _saying(attribution: Attribution, rows: Column) -> Column:
+    """The range that says what each step does: the first phase of inference in it, else itself."""
+    tree, paths, names = attribution.tree, attribution.paths, attribution.names
+    words = np.isin(names.names.to_numpy(zero_copy_only=False), ("prefill", "decode", "denoise"))
+    says = np.append((names.role == Role.STEP) | words, False)
+    name = np.where(tree.path >= 0, paths.name[np.maximum(tree.path, 0)], -1)
+    step = np.full(len(tree.parent) + 1, NO_ROW, np.int64)
+    step[rows] = np.arange(len(rows))
+    inner = np.flatnonzero(says[name] & (tree.parent != NO_ROW))
+    inner = inner[step[tree.parent[inner]] != NO_ROW]
+    out = rows.copy()
+    inner = inner[np.argsort(-attribution.trace.ranges.start[inner], kind="stable")]
+    out[step[tree.parent[inner]]] = inner  # the last assignment stays: the first in time
     return out
 
 
@@ -145,6 +166,7 @@ def _step_ranges(attribution: Attribution) -> tuple[Column, Column]:
     if (names.role == Role.STEP).any():
         known = names.role[attribution.paths.name[np.maximum(tree.path[candidates], 0)]]
         engine = candidates[(known == Role.STEP) & (tree.path[candidates] >= 0)]
+        engine = engine[~_inside(attribution, engine, tree.kind == Kind.STEP)]
         found[engine] = FoundBy.ENGINE
         candidates = _of_others(attribution, candidates, engine)
     marked = candidates[tree.kind[candidates] == Kind.STEP]

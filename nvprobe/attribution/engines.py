@@ -139,7 +139,7 @@ FORMS: tuple[Form, ...] = (
         "[Executor] _forward_step",
     ),
     Form(
-        "ATOM",
+        "ATOM, nvprobe",
         r"(?:prefill|decode)\[bs=",
         rf"(?P<name>prefill|decode)\[bs=(?P<requests>{_N})(?:/(?P<padded_requests>{_N}))? "
         rf"tok=(?P<tokens>{_N}).*",

@@ -19,6 +19,7 @@ log = logging.getLogger("nvprobe")
 
 _PARTS = (
     "phases",
+    "inference",
     "syncs",
     "streams",
     "compiled",
@@ -28,7 +29,7 @@ _PARTS = (
     "allocator",
 )
 """Modules with an ``install``; discovery of models is started beside them."""
-_COUNTING = ("phases", "graphs")
+_COUNTING = ("phases", "inference", "graphs")
 """Those that find steps."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -45,9 +46,14 @@ class Periods:
         """The leading graph of inference."""
         self.others: set[int] = set()
         """Graphs replayed since the leading one."""
+        self.claimed = False
+        """Steps of inference are marked by hooks that know them (`inference`)."""
+        self.root: int | None = None
+        """The leading root module of inference, by identity."""
+        self.other_roots: set[int] = set()
 
     def _mine(self, *, trains: bool = False) -> bool:
-        if steps.explicit:
+        if steps.explicit or self.claimed:
             return False
         here = threading.get_ident()
         if self.thread is None and (trains or here == threading.main_thread().ident):
@@ -87,6 +93,24 @@ class Periods:
             self.trained = weakref.ref(module)
         if training or self.graph is not None:
             self._begin_if_due()
+        elif self._infers(module):
+            self._begin(loads=False)
+
+    def _infers(self, module: nn.Module) -> bool:
+        """Whether the call of a root module under ``inference_mode`` is a step of its own.
+
+        It is where no loader gives batches, for the first root that is called, until another is
+        called twice without it.
+        """
+        if self.leader is not None or self.loads or not _inference_mode():
+            return False
+        key = id(module)
+        if self.root not in (None, key) and key not in self.other_roots:
+            self.other_roots.add(key)
+            return False
+        self.root = key
+        self.other_roots.clear()
+        return True
 
     def backward(self) -> None:
         """A backward is about to run."""
@@ -137,6 +161,12 @@ class Periods:
         self.graph = graph
         self.others.clear()
         return True
+
+
+def _inference_mode() -> bool:
+    """Whether the thread computes under ``torch.inference_mode``."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.is_inference_mode_enabled())
 
 
 def _model_of(optimizer: Any) -> weakref.ref[Any] | None:
