@@ -208,6 +208,7 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
 
 def _report(settings: Settings, outcome: Outcome) -> None:
     """Notes, then what was written and what to do with it; stdout stays the program's."""
+    from nvprobe.launch.finish import is_job
     from nvprobe.launch.redaction import redacted
 
     who = "nvprobe" if outcome.rank is None else f"nvprobe, rank {outcome.rank}"
@@ -225,7 +226,9 @@ def _report(settings: Settings, outcome: Outcome) -> None:
         return  # the launch of the whole job says what was written
     names = ", ".join(file.name for file in outcome.files if not file.name.startswith("sidecar"))
     settings.note(f"nvprobe: wrote {outcome.folder}" + (f" ({names})" if names else ""))
-    if outcome.captured:
+    if outcome.captured and is_job(outcome.files):
+        settings.note(f"nvprobe: next: nvprobe ranks {outcome.folder}")
+    elif outcome.captured:
         many = outcome.files[0].is_dir() and outcome.files[0].name.startswith(("rank", "process"))
         shown = outcome.files[0] if many else outcome.folder
         settings.note(f"nvprobe: next: nvprobe analyze {shown}")

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nvprobe.cli.files import deliver, spare_inputs
+from nvprobe.cli.files import deliver, spare_inputs, write_file
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings, common_options, output_options
 from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from nvprobe.ranks.document import Document
-
-__all__ = ["command"]
 
 
 @click.command("ranks")
@@ -39,6 +37,7 @@ __all__ = ["command"]
     metavar="FOLDER",
     help="Where the summary of each capture is kept; of a cluster, a folder that its workers see.",
 )
+@click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
 @output_options
 @common_options
 @click.pass_obj
@@ -49,6 +48,7 @@ def command(
     jobs: int | None,
     cluster: str | None,
     summaries: Path | None,
+    also_json: Path | None,
 ) -> None:
     """Compare all ranks of a job: who is late, and whether waiting or the network costs time.
 
@@ -58,18 +58,30 @@ def command(
     spare_inputs(settings.output, list(inputs))
     if cluster is not None and summaries is None:
         raise UsageError("--cluster: give --summaries, a folder that all workers can write to")
+    from nvprobe.ranks.document import encode
+
     found = _document(settings, inputs, jobs, cluster, summaries)
     if settings.as_json:
-        from nvprobe.ranks.document import encode
-
         deliver(settings, encode(found))
         return
+    if also_json is not None:  # asked for by `nvprobe launch`, in its own folder of the job
+        _keep(also_json, encode(found))
     from nvprobe.ranks.console import print_job
     from nvprobe.report.console import console_for
 
     page = io.StringIO()
     print_job(console_for(page, shutil.get_terminal_size((100, 24)).columns), found)
     deliver(settings, page.getvalue())
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file, over an earlier one, without a word."""
+
+    def write(partial: Path) -> None:
+        """All of it."""
+        partial.write_text(text + "\n", encoding="utf-8")
+
+    write_file(Settings(verbosity=-1, force=True), path, write)
 
 
 def _document(

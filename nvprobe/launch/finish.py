@@ -25,6 +25,8 @@ DOMAIN = "nvprobe"
 """The NVTX domain that all annotations are written into."""
 
 ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec", "rich")
+RANKS = "ranks.json"
+"""What the comparison of its ranks leaves in the folder of a job."""
 ANALYSIS = "analysis.json"
 """What the analysis of a run leaves in its folder, for scripts; nothing here reads it."""
 PAGE = "report.html"
@@ -167,6 +169,34 @@ def analyse_runs(folders: Sequence[Path], shown: Path, options: LaunchOptions) -
                 f"analysis failed; the capture is kept: try `nvprobe analyze -vv {folder}`"
             )
     return notes
+
+
+def analyse_job(folder: Path, ranks: Sequence[Path], options: LaunchOptions) -> list[str]:
+    """Analyze every rank of a job, and print the report of the job, not that of one rank.
+
+    `RANKS` keeps it. Processes whose ranks are not known have the summary of the first instead.
+    """
+    if not is_job(ranks):
+        return analyse_runs(ranks, ranks[0], options)
+    notes = analyse_runs(ranks, Path(), options)
+    if notes and missing_libraries():
+        return notes
+    words = own_command("ranks", os.fspath(folder), "--also-json", os.fspath(folder / RANKS))
+    words += ["-q"] * options.quiet + ["-v"] * options.verbose
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False, umask=0o077
+        )
+    except KeyboardInterrupt:
+        return [*notes, f"interrupted: run `nvprobe ranks {folder}`"]
+    if done.returncode:
+        notes.append(f"the ranks were not compared: try `nvprobe ranks -vv {folder}`")
+    return notes
+
+
+def is_job(ranks: Sequence[Path]) -> bool:
+    """Whether folders are those of several ranks whose numbers are known."""
+    return len(ranks) > 1 and all(folder.name.startswith("rank") for folder in ranks)
 
 
 def _silently(folder: Path) -> list[str]:

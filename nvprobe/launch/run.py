@@ -23,6 +23,7 @@ from nvprobe.launch.calibration import for_run
 from nvprobe.launch.finish import (
     ANALYSIS,
     PAGE,
+    analyse_job,
     analyse_runs,
     check_capture,
     own_command,
@@ -153,7 +154,7 @@ def _launch_job(job: Job, options: LaunchOptions, inner_words: Sequence[str]) ->
             f"{job.launcher} ended with code {outcome.code} before any rank was recorded"
         )
     elif options.analyze and not ending.interrupted:
-        outcome.notes += analyse_runs(outcome.files, outcome.files[0], options)
+        outcome.notes += analyse_job(folder, outcome.files, options)
     return outcome
 
 

@@ -41,6 +41,8 @@ _OURS = (
     "run.json",
     "job.json",
     "analysis.json",
+    "ranks.json",
+    "ranks.html",
     "nsys.log",
     "graph_nodes",
     "rank[0-9]*",

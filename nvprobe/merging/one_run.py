@@ -26,7 +26,8 @@ def not_of_one_run(files: Sequence[str]) -> str:
     """The line that refuses several captures at once."""
     return (
         f"{', '.join(map(shown, files))}: several captures at once; "
-        "give one; what belongs to one run is a report, torch traces of its process and sidecars"
+        "give one; what belongs to one run is a report, torch traces of its process and sidecars; "
+        "nvprobe ranks compares the ranks of a job"
     )
 
 
@@ -42,7 +43,7 @@ def first_rank(folder: Path, files: list[Path], notes: list[str]) -> list[Path]:
     first = "the trace without a rank" if lowest < 0 else f"rank {lowest}"
     notes.append(
         f"{shown(folder)}: only {first} is analyzed; traces of ranks {named} lie beside it and "
-        "are left out (give one of them to see it)"
+        "are left out (give one of them to see it; nvprobe ranks compares them)"
     )
     return by_rank[lowest]
 
@@ -55,12 +56,14 @@ def _rank_in_name(file: Path) -> int:
 def of_one_run(traces: Sequence[Trace], *, one_run: bool) -> Trace:
     """One Trace of torch traces; UsageError where they are not of one rank of one run."""
     ordered = sorted(traces, key=_window)
-    ranks = {int(rank) for one in traces for rank in one.processes.rank if rank >= 0}
     files = [one.sources[0].file for one in ordered]
+    ranks = {int(rank) for one in traces for rank in one.processes.rank if rank >= 0}
+    ranks |= {int(found[1]) for file in files if (found := _LAUNCHED.match(Path(file).name))}
     if len(ranks) > 1:
         named = ", ".join(map(str, sorted(ranks)))
         raise UsageError(
-            f"{', '.join(map(shown, files))}: traces of ranks {named}; give those of one rank"
+            f"{', '.join(map(shown, files))}: traces of ranks {named}; give those of one rank, or "
+            "all of them to nvprobe ranks"
         )
     for first, second in itertools.combinations(ordered, 2):
         same = bool(set(first.processes.pid.tolist()) & set(second.processes.pid.tolist()))

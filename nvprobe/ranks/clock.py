@@ -20,8 +20,6 @@ import numpy as np
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = ["RankClocks", "align"]
-
 _ROUNDS = 3
 _FOR_DRIFT = 60
 """Fewer collectives than this do not show how fast a clock runs."""

@@ -15,7 +15,6 @@ from nvprobe.trace import Column
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
 
-__all__ = ["bandwidths", "tables"]
 
 _ROLES = (
     ("shards", r"fsdp|shard"),

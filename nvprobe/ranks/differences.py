@@ -10,8 +10,6 @@ from nvprobe.ranks.document import Difference, PathSpread
 from nvprobe.ranks.stragglers import Work
 from nvprobe.ranks.summary import Summary
 
-__all__ = ["differences", "spread"]
-
 _PATHS = 40
 _DIFFERENCES = 20
 _RANKS = 16

@@ -20,8 +20,6 @@ from nvprobe.errors import InputError
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.sniff import trace_files
 
-__all__ = ["Source", "discover"]
-
 _EXPORTS = (".sqlite",)
 _REPORTS = (".nsys-rep", ".qdrep")
 _NAMED = re.compile(r"(?:^|[^a-z])(?:rank|worker|tp|pp|dp|ep)[._-]?(\d{1,6})(?!\d)", re.I)

@@ -13,23 +13,6 @@ import msgspec
 
 from nvprobe.report.schema import Row, is_, measured, ns, size
 
-__all__ = [
-    "SCHEMA",
-    "Clock",
-    "Collective",
-    "Difference",
-    "Document",
-    "Failed",
-    "Finding",
-    "Group",
-    "PathSpread",
-    "Rank",
-    "Step",
-    "Straggler",
-    "encode",
-    "json_schema",
-]
-
 SCHEMA: Literal["nvprobe.ranks/1"] = "nvprobe.ranks/1"
 
 

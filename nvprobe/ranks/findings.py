@@ -19,7 +19,6 @@ from nvprobe.ranks.late import typical
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
 
-__all__ = ["Facts", "findings", "verdict", "warnings"]
 
 _NOTABLE = 0.02
 """Of a step: less exposed communication is not worth a finding."""
@@ -199,7 +198,7 @@ def _slow_groups(facts: Facts) -> Iterator[Finding]:
 def _exposed(facts: Facts) -> Iterator[Finding]:
     """Communication that no compute hides, without what is waiting for a rank."""
     job = facts.job
-    if not job.step_ns or not len(job.members):
+    if not job.step_ns or not len(job.members) or not all(one.gpu for one in job.roster.ranks):
         return
     met, exposed = job.delays.arrivals, job.members.exposed_ns
     size = len(job.numbers)

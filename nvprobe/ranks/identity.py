@@ -11,8 +11,6 @@ from nvprobe.ranks.discovery import Source
 from nvprobe.ranks.summary import Identity
 from nvprobe.trace import NO_ROW, Column, Trace
 
-__all__ = ["communicator_sizes", "identities"]
-
 _RANK, _SIZE = "Rank", "No. of ranks"
 """Fields that NCCL attaches to the making of a communicator."""
 

@@ -27,8 +27,6 @@ from nvprobe.ranks.summary import Summary
 from nvprobe.trace import Column
 from nvprobe.version import __version__
 
-__all__ = ["Job", "job", "reduced"]
-
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no member can leave before all have arrived."""
 

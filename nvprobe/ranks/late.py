@@ -23,8 +23,6 @@ from nvprobe.analysis.overlap.arrivals import Arrivals, arrivals
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = ["Delays", "delays", "typical"]
-
 _START_UP = 3
 """From so many steps on the first one does not count: ranks enter a capture at different times."""
 

@@ -26,8 +26,6 @@ from nvprobe.ranks.summary import Identity, Kernels, Spent, Steps, Summary
 from nvprobe.ranks.talk import gpu_collectives, host_collectives
 from nvprobe.trace import Column, Trace
 
-__all__ = ["GPU", "HOST", "IDLE", "summarize"]
-
 GPU, HOST, IDLE = "gpu", "host", "idle: "
 
 

@@ -14,8 +14,6 @@ from nvprobe.analysis.overlap.members import matched_members
 from nvprobe.ranks.summary import Summary
 from nvprobe.trace import NO_ROW, Column, Table, column
 
-__all__ = ["AllCollectives", "GroupNames", "collected", "matched"]
-
 
 @dataclass(frozen=True, slots=True)
 class AllCollectives(Table):

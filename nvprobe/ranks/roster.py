@@ -10,8 +10,6 @@ from nvprobe.errors import InputError
 from nvprobe.ranks.discovery import Source
 from nvprobe.ranks.summary import Summary
 
-__all__ = ["Roster", "one_job", "roster"]
-
 _NAMED = 6
 """So many captures are named in a message."""
 

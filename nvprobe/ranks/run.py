@@ -23,8 +23,6 @@ from nvprobe.ranks.map import summarize
 from nvprobe.ranks.store import content_bytes, default_folder, key_of, read, write
 from nvprobe.ranks.summary import Summary
 
-__all__ = ["Mapped", "map_locally", "map_on_cluster", "mapped", "workers"]
-
 _TRIES = 2
 """So often a capture is tried by itself after a worker died."""
 _CONNECT_S = 10

@@ -36,8 +36,6 @@ from nvprobe.ranks.summary import (
 from nvprobe.trace import Table
 from nvprobe.version import __version__
 
-__all__ = ["content_bytes", "default_folder", "key_of", "read", "write"]
-
 _TABLES: dict[str, type[Table]] = {
     "steps": Steps,
     "spent": Spent,

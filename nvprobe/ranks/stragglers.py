@@ -13,8 +13,6 @@ from nvprobe.ranks.map import GPU, HOST, IDLE
 from nvprobe.ranks.summary import Summary
 from nvprobe.trace import Column
 
-__all__ = ["Excess", "Straggler", "Work", "by_own_time", "excess", "stragglers", "work"]
-
 _MOST = 0.5
 """Share of steps in which a straggler adds a delay."""
 _APART = 5.0

@@ -10,16 +10,6 @@ from dataclasses import dataclass, field
 
 from nvprobe.trace import Column, Table, column
 
-__all__ = [
-    "Collectives",
-    "Groups",
-    "Identity",
-    "Kernels",
-    "Spent",
-    "Steps",
-    "Summary",
-]
-
 _TEXT = "texts"
 
 

@@ -17,8 +17,6 @@ from nvprobe.ranks.identity import communicator_sizes
 from nvprobe.ranks.summary import Collectives, Groups
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, Column
 
-__all__ = ["gpu_collectives", "host_collectives"]
-
 Rows = Callable[[Column], Column]
 Texts = MutableMapping[str, int]
 _LIBRARY = re.compile(r"^(?:gloo|mpi|ucc|nccl):")

@@ -107,7 +107,9 @@ def _folder(path: Path) -> Format:
     ranks = sorted(file.parent.name for file in path.glob("*/run.json"))
     if ranks:
         raise unusable(
-            path, f"holds the runs of {len(ranks)} ranks", f"give one of them, such as {ranks[0]}"
+            path,
+            f"holds the runs of {len(ranks)} ranks",
+            f"nvprobe ranks compares them; or give one of them, such as {ranks[0]}",
         )
     if trace_files(path):
         return Format.RUN_FOLDER

@@ -33,7 +33,7 @@ GLOO = """
 
 
 def ranks_of(result: Result) -> dict[str, Path]:
-    return {path.name: path for path in sorted(result.folder.glob("rank*"))}
+    return {path.name: path for path in sorted(result.folder.glob("rank[0-9]*"))}
 
 
 def run_ranks(launch: Launcher, order: str, *words: str) -> Result:
@@ -130,12 +130,14 @@ for rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 "$@" || ex
     for folder in ranks_of(result).values():
         analysis = json.loads((folder / "analysis.json").read_text())
         assert "work" in {row["path"] for row in analysis["ranges"]}
-    assert result.err.count("Ledger") == 1, "the summary of the first rank"
+    assert "Heaviest paths" not in result.err, "no rank speaks for the job"
+    assert "2 of 2 ranks" in result.err
+    assert json.loads((result.folder / "ranks.json").read_text())["schema"] == "nvprobe.ranks/1"
     assert result.err.count("nvprobe: wrote ") == 1
-    assert result.err.rstrip().endswith("next: nvprobe analyze run/rank0")
+    assert result.err.rstrip().endswith("next: nvprobe ranks run")
     whole = launch.run_nvprobe("analyze", "run")
     assert (whole.returncode, whole.stdout) == (1, "")
-    assert "holds the runs of 2 ranks; give one of them, such as rank0" in whole.stderr
+    assert "holds the runs of 2 ranks; nvprobe ranks compares them; or give one" in whole.stderr
 
 
 def test_a_job_that_never_starts_a_rank(launch: Launcher) -> None:
