@@ -95,6 +95,8 @@ class Timeline:
     tracks: list[Track]
     slices: Slices
     names: list[str]
+    colors: dict[TrackKind, list[str]]
+    """What the numbers in ``slices.color`` stand for, by kind of track."""
     call: Column
     """int64 per slice: the slice of the call that launched it, -1 for none."""
 
@@ -103,7 +105,7 @@ class Timeline:
         place = np.full(len(self.slices) + 1, NO_ROW)  # the last: no call
         place[rows] = np.arange(len(rows))
         kept = self.slices.take(rows)
-        return Timeline(self.tracks, kept, self.names, place[self.call[rows]])
+        return Timeline(self.tracks, kept, self.names, self.colors, place[self.call[rows]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,15 @@ def timeline(analysis: Analysis) -> Timeline:
         before += len(part.tracks)
     found = Slices(*(np.concatenate(column) for column in zip(*rows, strict=True)))
     found = found.take(np.lexsort((found.start, found.lane, found.track)))
-    return Timeline(tracks, found, names, _launching_slices(analysis, tracks, found))
+    return Timeline(tracks, found, names, _COLORS, _launching_slices(analysis, tracks, found))
+
+
+_COLORS = {
+    TrackKind.RANGES: [kind.name.lower() for kind in Kind],
+    TrackKind.CALLS: [color.name.lower() for color in CallColor],
+    TrackKind.STREAM: [family.label for family in Family],
+    TrackKind.IDLE: [cause.label for cause in Cause],
+}
 
 
 def _in_order(tracks: list[Track]) -> tuple[list[Track], Column]:

@@ -16,6 +16,7 @@ import pytest
 import nvprobe
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution import attribute
 from nvprobe.report.document import to_dict
 from nvprobe.report.page import render
@@ -201,6 +202,23 @@ def test_captures_of_other_kinds(opened, corpus, run) -> None:
 def test_an_almost_empty_capture(opened, corpus) -> None:
     page = opened(nvprobe.analyze(corpus / "kineto/public/cpu_only.json.gz").analysis)
     assert check_figures(page) > 5
+
+
+def test_everything_has_the_color_of_its_name(opened, demo) -> None:
+    page = opened(demo, "section=timeline")
+    assert (
+        page.js(
+            "Object.entries(page.about.timeline.colors).flatMap(([kind, names]) => names.filter((one) => !(one in COLORS[kind])))"
+        )
+        == []
+    )
+    names = {cause.label for cause in Cause if to_dict(demo)["idle"]["causes"][cause.label]}
+    shown = (
+        page.tab.locator(".legend", has_text="GPU idle by cause").locator(".key").all_inner_texts()
+    )
+    assert {name.replace(" ", "_") for name in shown} == names
+    assert page.js("""() => [...page.events.start.keys()].filter((one) => trackOf(one).kind === 'idle')
+        .every((one) => page.about.timeline.colors.idle[page.events.color[one]] === page.about.timeline.names[page.events.name[one]])""")
 
 
 def test_zoom_and_pan_by_button_wheel_drag_and_key(opened, demo) -> None:

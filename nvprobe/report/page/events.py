@@ -67,6 +67,7 @@ def events(
         "tracks": [_track(analysis, track) for track in held.tracks],
         "rows": rows,
         "names": [name[:_LONGEST] for name in held.names],
+        "colors": {kind.name.lower(): names for kind, names in held.colors.items()},
         "bins": _BINS,
         "counters": counters,
         "columns": packed.columns,

@@ -124,7 +124,7 @@ function detailOf() {
   if (kind === "path" && page.document.ranges[row]) return pathDetail(row);
   if (kind === "kernel" && at(kernelPlace(row))) return kernelDetail(row);
   if (kind === "slice" && page.events && row < page.events.start.length) return sliceDetail(row);
-  if (kind === "cause" && id in CAUSES) return causeDetail(id);
+  if (kind === "cause" && at(["idle", "causes", id]) !== undefined) return causeDetail(id);
   return null;
 }
 

@@ -119,7 +119,7 @@ class Painter {
     this.drawn += drawRow(events, band.row, frame.from, frame.to, pixel, (slice, start, end, share) => {
       const left = Math.max(this.x(start), MARGIN - 2);
       const width = Math.max(Math.min(this.x(end), frame.width + 2) - left, 1);
-      this.slice(band, slice, left, width, colors[events.color[slice]] ?? PALETTE.gray, share);
+      this.slice(band, slice, left, width, colors[events.color[slice]], share);
     });
   }
 

@@ -58,7 +58,7 @@ function windows() {
       { place: ["devices", row, "busy_ns"], label: "busy", color: "#35506b" },
       ...causes.map((/** @type {any} */ one) => ({
         place: ["idle", "by_device", one.number, "ns"], label: `idle: ${words(one.cause)}`,
-        color: CAUSES[/** @type {keyof typeof CAUSES} */ (one.cause)], target: `cause:${one.cause}`,
+        color: COLORS.idle[one.cause] ?? PALETTE.gray, target: `cause:${one.cause}`,
       })),
     ];
     const name = deviceName(device.device);

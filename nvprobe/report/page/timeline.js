@@ -73,7 +73,7 @@ class Timeline {
   /** What the colors mean; only colors that occur. */
   legend() {
     const events = /** @type {Events} */ (page.events);
-    const { rows, tracks } = page.about.timeline;
+    const { rows, tracks, colors } = page.about.timeline;
     /** @type {Record<string, Set<number>>} */
     const used = {};
     rows.forEach((/** @type {number[]} */ [track], /** @type {number} */ row) => {
@@ -84,8 +84,8 @@ class Timeline {
     const titles = { ranges: "ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
     return element("div", { class: "legends" }, ...Object.entries(titles).filter(([kind]) => used[kind]).map(([kind, title]) =>
       element("div", { class: "legend" }, element("b", {}, title),
-        ...Object.keys(COLORS[kind]).filter((_, number) => used[kind].has(number))
-          .map((name) => legendEntry(words(name), COLORS[kind][name])))));
+        ...COLOR_LISTS[kind].flatMap((color, number) =>
+          (used[kind].has(number) ? [legendEntry(words(colors[kind][number]), color)] : [])))));
   }
 
   /** @param {number} row of the steps: whether its events are in the page */
@@ -420,7 +420,7 @@ function markedSlices() {
   }
   if (kind === "kernel") return withCalls(slicesWhere((slice) => events.kernel[slice] === row));
   if (kind === "cause") {
-    const number = Object.keys(CAUSES).indexOf(id);
+    const number = page.about.timeline.colors.idle.indexOf(id);
     return slicesWhere((slice) => events.color[slice] === number && trackOf(slice).kind === "idle");
   }
   return null;

@@ -22,14 +22,14 @@ const PALETTE = {
   blue: "#0072b2", red: "#d55e00", pink: "#cc79a7", gray: "#8c8c8c", pale: "#b9c4cf",
 };
 
-/** Idle causes in the order of the document, with their colors. */
+/** Idle causes. */
 const CAUSES = {
   sync: PALETTE.red, allocation: PALETTE.pink, compilation: PALETTE.yellow, collective: PALETTE.blue,
-  input: PALETTE.orange, launch_call: PALETTE.sky, other_call: PALETTE.pale, host: PALETTE.green,
+  input: PALETTE.orange, no_work: "#d9c7a0", launch_call: PALETTE.sky, other_call: PALETTE.pale, host: PALETTE.green,
   device_wait: PALETTE.gray, unknown: "#5c5c5c",
 };
 
-/** Families of kernels in the order of their numbers, with their colors. */
+/** Families of kernels; related ones share a color. */
 const FAMILIES = {
   gemm: PALETTE.blue, gemv: PALETTE.blue, convolution: PALETTE.blue, attention: PALETTE.green,
   softmax: PALETTE.pink, norm: PALETTE.pink, elementwise: PALETTE.sky, reduction: PALETTE.pink,
@@ -38,20 +38,21 @@ const FAMILIES = {
   memset: PALETTE.pale, graph: "#7a5195",
 };
 
-/** Kinds of ranges in the order of their numbers. */
+/** Kinds of ranges. */
 const RANGE_KINDS = {
   user: "#c9a3c9", step: "#9fb3c8", phase: "#8fc1e3", module: "#9fd3b6", graph: "#c9b3e6",
   collective: "#f0a58a", operator: "#e3d28f", library: "#cfcfcf",
 };
 
-/** What CUDA calls do, in the order of their numbers. */
+/** What CUDA calls do. */
 const CALL_KINDS = { launch: "#7f9db9", sync: PALETTE.red, allocation: PALETTE.pink, other: "#c4c4c4" };
 
 /** @type {Record<string, Record<string, string>>} the colors of each kind of track */
 const COLORS = { ranges: RANGE_KINDS, calls: CALL_KINDS, stream: FAMILIES, idle: CAUSES };
 
-/** @type {Record<string, string[]>} */
-const COLOR_LISTS = Object.fromEntries(Object.entries(COLORS).map(([kind, by]) => [kind, Object.values(by)]));
+/** @type {Record<string, string[]>} the same by the numbers that stand in the events */
+const COLOR_LISTS = Object.fromEntries(Object.entries(page.about.timeline?.colors ?? {}).map(([kind, names]) =>
+  [kind, names.map((/** @type {string} */ name) => COLORS[kind][name] ?? PALETTE.gray)]));
 
 /** Stack the tracks: a heading for each process and device, their tracks, counters beneath. */
 function layOut() {
