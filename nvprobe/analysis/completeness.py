@@ -186,8 +186,16 @@ def _convolutions(attribution: Attribution, shapes: RangeShapes) -> Missing | No
     )
 
 
-_ERROR = 3
-"""Severity of an error among the profiler's own messages."""
+_WARNING, _ERROR = 2, 3
+"""Severities among the profiler's own messages."""
+_BOILERPLATE = re.compile(
+    r"^No .+ events collected|^Not all .+ events might have been collected"
+    r"|^CUDA profiling might have not been started correctly"
+    r"|^Scheduling information is absent|perf.event.paranoid|paranoid level"
+    r"|^Unable to (?:collect|configure).*(?:CPU|context switch|kernel)"
+)
+"""Warnings of nsys in nearly every capture: of child processes, of what was not asked for. They are
+given as the reason where GPU records are missing."""
 _SHOWN = 3
 """Names listed in a warning before it says "and N more"."""
 
@@ -209,9 +217,19 @@ def warnings(
 
 
 def _diagnostics(trace: Trace) -> list[str]:
-    """Errors that the profiler wrote into the capture, each once; its warnings are boilerplate."""
-    errors = dict.fromkeys(text for severity, text in trace.diagnostics if severity >= _ERROR)
-    return [f"the profiler said: {' '.join(text.split())}" for text in errors]
+    """Errors and warnings that the profiler wrote into the capture, each once.
+
+    Without what stands in nearly every capture; messages that differ in numbers alone are one.
+    """
+    said: dict[str, list[str]] = {}
+    for severity, text in trace.diagnostics:
+        words = " ".join(text.split())
+        if severity >= _ERROR or (severity == _WARNING and not _BOILERPLATE.search(words)):
+            said.setdefault(re.sub(r"\d+", "0", words), []).append(words)
+    return [
+        f"the profiler said: {same[0]}" + (f" (and {len(same) - 1} alike)" if same[1:] else "")
+        for same in said.values()
+    ]
 
 
 def _lost_launches(trace: Trace, lost: Column, steps: Steps) -> str | None:

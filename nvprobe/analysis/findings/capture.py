@@ -11,6 +11,7 @@ from nvprobe.analysis.allocator import same_process
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.sources import named
 from nvprobe.attribution.intervals import union_length
+from nvprobe.trace import Trace
 
 __all__ = ["memory_growth", "memory_limit", "profiler_cost"]
 
@@ -155,6 +156,17 @@ def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 
+def _traced_by_node(trace: Trace) -> bool:
+    """Whether nsys recorded every node of CUDA graphs: run.json says it, else the nodes do.
+
+    Nodes may stand in a capture of whole graphs too, taken from a second run.
+    """
+    if not any(source.kind.startswith("nsys") for source in trace.sources):
+        return False
+    recorded = None if trace.profiling is None else trace.profiling.graph_nodes
+    return bool((trace.ops.graph_node > 0).any()) and recorded is not False
+
+
 def profiler_cost(evidence: Evidence) -> Iterator[Finding]:
     """The profiler's own work takes a notable part of the window."""
     overheads = evidence.trace.overheads
@@ -167,7 +179,7 @@ def profiler_cost(evidence: Evidence) -> Iterator[Finding]:
     spent = int(union_length(overheads.thread + 1, start, stop, threads).max())
     if spent < COSTLY * (end - begin):
         return
-    by_node = bool((evidence.ops.graph_node > 0).any())
+    by_node = _traced_by_node(evidence.trace)
     yield Finding(
         id="profiler_cost",
         title=f"The profiler itself takes {spent / (end - begin):.0%} of the window on a thread",

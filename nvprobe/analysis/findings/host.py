@@ -152,10 +152,11 @@ def _work(
 ) -> Finding:
     """What the host does is not known, so nothing of it is sure to be saved."""
     lines = sampled_lines(evidence, _paths_below(evidence.attribution.paths, path))
+    seen = len(evidence.trace.python_samples) or len(evidence.trace.frames)
     see = ("sample Python (nvprobe launch --python-samples) to see which lines it runs",)
     return Finding(
         "host_work", title, path, lines, facts, (0, total),
-        (*(() if lines or not evidence.on_nvidia else see),
+        (*(() if lines or seen or not evidence.on_nvidia else see),
          "move the work out of the loop, or into another thread or process"),
         ops=ops, roles=(LINE,) * len(lines),
     )  # fmt: skip

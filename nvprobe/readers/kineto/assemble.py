@@ -109,7 +109,10 @@ class _Assembly:
     def trace(self) -> Trace:
         """All tables, columns let go as soon as they are used; the strings last."""
         start, end = self._window()
-        missing, source = tuple(missing_parts(self.rows, self.collector)), self._source()
+        missing, source = (
+            tuple(missing_parts(self.rows, self.collector, self.about)),
+            self._source(),
+        )
         flows, memory = self._flows(), self._memory()
         overheads = Overheads(**self._named("overheads"))
         stacks = self.collector.python_stacks

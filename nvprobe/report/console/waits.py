@@ -100,7 +100,7 @@ def _by_line(analysis: Analysis, waits: Waits, width: int, most: int) -> list[Re
         *([numbers("Samples", seen, 2)] if waits.sampled is not None else []),
     )
     parts: list[RenderableType] = [out, *more(len(rows) - len(shown), "place", "--top, --by")]
-    if not any(row.line for row in rows):
+    if waits.lines is None and waits.sampled is None and not any(row.line for row in rows):
         parts.append(Text(_NO_LINES, "dim"))
     if waits.sampled is not None:
         seen_in = counted(waits.sampled.samples, "Python sample")
