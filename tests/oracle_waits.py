@@ -41,6 +41,8 @@ def call_role(name: str) -> str:
     name = re.sub(r"(_v\d+)?(_pt(sz|ds))?$", "", name)
     if name.startswith(("nvrtcCompile", "hiprtcCompile", "nvJitLinkComplete", "nvJitLinkAddData")):
         return "compilation"
+    if re.match("hiprtcLink|__(cuda|hip)(Init|Reg|Unreg)", name):
+        return "compilation"
     if name.startswith(("ur", "ze")):
         if name.startswith("zeCommandListAppend"):
             return "other"
@@ -48,6 +50,8 @@ def call_role(name: str) -> str:
         return next((kind for word, kind in kinds.items() if word in name), "other")
     api = next((api for api in ("cuda", "hip", "cu") if name.startswith(api)), None)
     rest = "" if api is None else name[len(api) :]
+    if api == "hip":
+        rest = re.sub("^(Drv|Ext|Hcc)", "", rest)
     blocking = "Async" not in rest
     if re.match("(Stream|Event|Device|Ctx|Thread)Synchronize", rest):
         return "sync"
@@ -73,7 +77,7 @@ def _allocates(api: str | None, rest: str) -> bool:
     runtime = ("Malloc", "Free", "HostAlloc", "HostMalloc", "HostFree", "ExtMalloc")
     if rest.startswith((*runtime, "HostRegister", "HostUnregister", "MemPoolTrim")):
         return True
-    if api != "cu" or not rest.startswith(("Mem", "Array", "Mipmapped")):
+    if api == "cuda" or not rest.startswith(("Mem", "Array", "Mipmapped")):
         return False
     driver = ("Alloc", "Free", "Destroy", "Map", "Unmap", "Release", "SetAccess", "AddressReserve")
     registers = rest.startswith(("MemHostRegister", "MemHostUnregister"))

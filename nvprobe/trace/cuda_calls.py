@@ -80,7 +80,7 @@ OTHER_CALLS = (*GRAPH_BUILDS, CallRole.OTHER, CallRole.WAIT_EVENT, CallRole.CAPT
 """Calls that neither launch, wait, allocate nor compile."""
 ALLOCATIONS = (*DEVICE_MEMORY, CallRole.HOST_ALLOCATION, CallRole.OTHER_ALLOCATION)
 
-_API = r"^(?:cuda|hip|cu)"
+_API = r"^(?:cuda|hip(?:Drv|Ext|Hcc)?|cu)"
 _WHAT = r"(?:3D|Array|Managed|MipmappedArray|Pitch)*$"
 
 ROLES: tuple[tuple[CallRole, str], ...] = (
@@ -107,14 +107,15 @@ ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.HOST_ALLOCATION, _API + r"Mem(?:HostAlloc|AllocHost|FreeHost)"),
     (CallRole.HOST_ALLOCATION, _API + r"(?:Mem)?Host(?:Unr|R)egister"),
     (CallRole.OTHER_ALLOCATION, r"^(?:cuda|hip)(?:Malloc|Free|ExtMalloc)"),
-    (CallRole.OTHER_ALLOCATION, r"^cu(?:Mem|(?:Mipmapped)?Array)\w*(?:Alloc|Free|Create$|Destroy)"),
-    (CallRole.OTHER_ALLOCATION, r"^cuMem(?:Map|Unmap|Release|SetAccess|AddressReserve)"),
+    (CallRole.OTHER_ALLOCATION,
+     r"^(?:cu|hip)(?:Mem|(?:Mipmapped)?Array)\w*(?:Alloc|Free|Create$|Destroy)"),
+    (CallRole.OTHER_ALLOCATION, r"^(?:cu|hip)Mem(?:Map|Unmap|Release|SetAccess|AddressReserve)"),
     (CallRole.OTHER_ALLOCATION, _API + r"Mem(?:Pool|Export|Import)|^urUSM\w*(?:Alloc|Free)"),
     (CallRole.OTHER_ALLOCATION, _API + r"(?:(?:Mem)?Peer(?:Unr|R)egister|Ipc\w+MemHandle)"),
     (CallRole.OTHER_ALLOCATION, _API + r"(?:Multicast|DeviceGraphMemTrim)"),
-    (CallRole.COMPILATION, r"^(?:nvrtc|hiprtc)Compile|^nvJitLink(?:Complete|AddData)"),
-    (CallRole.COMPILATION, _API + r"(?:Module|Library)(?:Unl|L)oad|^cu(?:Link|CompilePtx)"),
-    (CallRole.COMPILATION, r"^__cuda(?:Init|Unr|R)|^zeModuleCreate"),
+    (CallRole.COMPILATION, r"^(?:nvrtcCompile|hiprtc(?:Compile|Link))|^nvJitLink(?:Complete|Add)"),
+    (CallRole.COMPILATION, _API + r"(?:Module|Library)(?:Unl|L)oad|^(?:cu|hip)Link|^cuCompilePtx"),
+    (CallRole.COMPILATION, r"^__(?:cuda|hip)(?:Init|Unr|R)|^zeModuleCreate"),
     (CallRole.COMPILATION, r"^urProgram(?:Build|Compile|Link)"),
     (CallRole.RESOURCE, _API + r"Graphics"),
     (CallRole.GRAPH_INSTANTIATION, _API + r"Graph(?:Instantiate|ExecUpdate)"),
@@ -127,6 +128,7 @@ ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.RESOURCE, _API + r"(?:Green(?:Ctx))?(?:Stream|Event|Semaphore)(?:Create|Destroy)"),
     (CallRole.RESOURCE, _API + r"(?:ImportExternal|DestroyExternal|IpcOpenEvent)"),
     (CallRole.RESOURCE, _API + r"\w*(?:Tex|Surf)\w*(?:Create|Destroy)"),
+    (CallRole.RESOURCE, _API + r"(?:Create|Destroy)(?:Texture|Surface)"),
     (CallRole.RESOURCE, r"^ur(?:Queue|Context|Event|Kernel)(?:Create|Release)"),
 )  # fmt: skip
 """(role, pattern) of calls, read top down; what no pattern finds is ``OTHER``."""

@@ -18,14 +18,16 @@ CALLS = {
     CallRole.DEVICE_SYNC: """cudaDeviceSynchronize cudaThreadSynchronize cuCtxSynchronize
         hipDeviceSynchronize""",
     CallRole.BLOCKING_COPY: """cudaMemcpy cudaMemcpy2D cudaMemcpyToSymbol cuMemcpyHtoD_v2
-        cuMemcpyDtoH_v2 hipMemcpyWithStream""",
+        cuMemcpyDtoH_v2 hipMemcpyWithStream hipDrvMemcpy3D""",
     CallRole.BLOCKING_SET: "cudaMemset cuMemsetD8_v2",
     CallRole.COPY: """cudaMemcpyAsync cudaMemcpyAsync_ptsz cuMemcpyDtoHAsync_v2 cudaMemcpyBatchAsync
-        hipMemcpyAsync cudaMemcpyPeerAsync urEnqueueUSMMemcpy""",
+        hipMemcpyAsync cudaMemcpyPeerAsync urEnqueueUSMMemcpy hipDrvMemcpy3DAsync
+        hipMemcpyDtoHAsync""",
     CallRole.SET: "cudaMemsetAsync cuMemsetD32Async",
     CallRole.PREFETCH: "cudaMemPrefetchAsync cudaMemDiscardAndPrefetchBatchAsync",
     CallRole.KERNEL_LAUNCH: """cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx
-        hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp""",
+        hipExtModuleLaunchKernel cudaLaunchCooperativeKernel urEnqueueKernelLaunchWithArgsExp
+        hipHccModuleLaunchKernel hipDrvLaunchKernelEx hipExtLaunchKernel hipLaunchKernel_spt""",
     CallRole.GRAPH_LAUNCH: "cudaGraphLaunch cuGraphLaunch_ptsz hipGraphLaunch",
     CallRole.HOST_FUNCTION: "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback",
     CallRole.DEVICE_ALLOCATION: """cudaMalloc cudaMallocManaged cudaMalloc3DArray cudaMallocPitch
@@ -35,9 +37,11 @@ CALLS = {
         cudaHostRegister cuMemHostRegister_v2 cudaHostUnregister hipHostMalloc cuMemFreeHost""",
     CallRole.OTHER_ALLOCATION: """cudaMallocAsync cudaFreeAsync cuMemAllocAsync cuMemPoolTrimTo
         cuMemAddressReserve cuArrayCreate cudaMallocFromPoolAsync cudaMemPoolCreate
-        cudaIpcOpenMemHandle cuMemExportToShareableHandle cuMulticastBindMem_v2""",
+        cudaIpcOpenMemHandle cuMemExportToShareableHandle cuMulticastBindMem_v2
+        hipMemAddressReserve hipMemSetAccess hipArrayCreate hipExtMallocWithFlags hipFreeAsync""",
     CallRole.COMPILATION: """cuModuleLoadDataEx cuModuleLoadData cuLibraryLoadData cuLinkComplete
-        hipModuleLoadData nvrtcCompileProgram cuModuleUnload cuModuleGetFunction cuLinkCreate_v2""",
+        hipModuleLoadData nvrtcCompileProgram cuModuleUnload cuModuleGetFunction cuLinkCreate_v2
+        hipLinkAddData hiprtcLinkComplete __hipRegisterFatBinary __cudaRegisterFatBinary""",
     CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture",
     CallRole.CAPTURE_END: "cudaStreamEndCapture",
     CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent",
@@ -49,7 +53,8 @@ CALLS = {
     CallRole.CONTEXT: """cuInit cuCtxCreate_v4 cuCtxDestroy cuDevicePrimaryCtxRetain cudaDeviceReset
         cudaInitDevice cuGreenCtxCreate cudaDeviceEnablePeerAccess hipDeviceReset""",
     CallRole.RESOURCE: """cudaStreamCreateWithPriority cuStreamDestroy_v2 cudaEventCreateWithFlags
-        hipEventDestroy cudaIpcOpenEventHandle cuImportExternalSemaphore cuGreenCtxStreamCreate""",
+        hipEventDestroy cudaIpcOpenEventHandle cuImportExternalSemaphore cuGreenCtxStreamCreate
+        hipExtStreamCreateWithCUMask cudaCreateTextureObject hipDestroySurfaceObject""",
     CallRole.STREAM_ENTRY: """cudaEventRecord cuEventRecordWithFlags cuStreamWriteValue32_v2
         cuStreamBatchMemOp_v2 cudaSignalExternalSemaphoresAsync hipEventRecord""",
     CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaMemGetInfo cuMemGetInfo_v2 cudaGetDevice

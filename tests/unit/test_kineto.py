@@ -439,7 +439,11 @@ def test_rank_from_the_file_then_from_its_name() -> None:
 
 def test_names_of_copies_and_kernels() -> None:
     assert copy_of("Memcpy PtoP (Device -> Device)") == ("Memcpy PtoP", 10, 3, 3)
-    assert copy_of("CopyHostToDevice").kind == -1
+    assert copy_of("CopyHostToDevice") == ("Memcpy HtoD", 1, -1, -1)
+    assert copy_of("MEMORY_COPY_DEVICE_TO_HOST") == ("Memcpy DtoH", 2, -1, -1)
+    assert copy_of("CopyDeviceToDevice2D").kind == 8
+    assert copy_of("FillBuffer").name == "Memset"
+    assert copy_of("CopyNowhere").kind == -1
     lambdas = "void at::native::f<4, g()::{lambda(int)#1}>(int, g()::{lambda(int)#1})"
     assert short_kernel(lambdas) == "f"
     assert short_kernel("void (anonymous namespace)::softmax<float>(float*)") == "softmax"

@@ -174,6 +174,8 @@ _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_KINDS = {"HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7}
 _COPY_KINDS |= {"DtoD": 8, "HtoH": 9, "PtoP": 10}
 _MEMORY_KINDS = {"Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5}
+_ROCM_COPY = re.compile(r"(?i)(?:memory_)?copy_?(host|device)_?to_?(host|device)")
+"""Copies of HIP by roctracer (``CopyHostToDevice2D``) and by rocprofiler-sdk."""
 _XPU_COPY = re.compile(r"Memcpy ([MHDS])2([MHDS])\b")
 _XPU_MEMORY = {"M": ("H", 1), "H": ("H", 2), "D": ("D", 3), "S": ("D", 5)}
 """Letters of Intel's copies (memory, host, device, shared): their side and kind of memory."""
@@ -197,9 +199,12 @@ def copy_of(name: str) -> Copy:
         (source_side, source), (target_side, target) = map(_XPU_MEMORY.__getitem__, on_xpu.groups())
         sides = f"{source_side}to{target_side}"
         return Copy(f"Memcpy {sides}", _COPY_KINDS[sides], source, target)
+    on_rocm = _ROCM_COPY.match(name)
+    if on_rocm:
+        name = f"Memcpy {on_rocm[1][0].upper()}to{on_rocm[2][0].upper()}"
     match = _COPY.match(name)
     if not match:
-        return Copy("Memset" if name.startswith("Memset") else name, -1, -1, -1)
+        return Copy("Memset" if name.startswith(("Memset", "FillBuffer")) else name, -1, -1, -1)
     kinds = _COPY_KINDS.get(match[1], -1)
     source, target = (_MEMORY_KINDS.get(match[row] or "", -1) for row in (2, 3))
     return Copy(f"Memcpy {match[1]}", kinds, source, target)

@@ -68,5 +68,5 @@ def _peer(one: Any) -> int:
 
 
 def _plain(text: str) -> str:
-    """A text without the quotes that some versions of torch write into it."""
-    return text.strip('"')
+    """A text without the quotes that some versions of torch write around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
