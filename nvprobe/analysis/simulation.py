@@ -29,8 +29,6 @@ from nvprobe.attribution.model import Attribution, shown_path
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
 
-__all__ = ["Asked", "OnPath", "Simulation", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:

@@ -28,8 +28,6 @@ from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.attribution.names import STEP_WORDS
 from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
-__all__ = ["span_rows", "step_at", "step_or_next", "step_spread", "steps", "unnamed_steps"]
-
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
     """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""

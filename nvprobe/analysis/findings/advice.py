@@ -14,8 +14,6 @@ from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.program import HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.libraries import library_of
 
-__all__ = ["advice_for", "fitting"]
-
 _Advice = tuple[str, ...]
 _NON_BLOCKING = (
     'TrainingArguments(dataloader_pin_memory=True, accelerator_config={"non_blocking": True})'

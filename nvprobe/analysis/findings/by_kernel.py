@@ -19,8 +19,6 @@ from nvprobe.analysis.replay.edits.kernels import remaining
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 
-__all__ = ["BY_KERNEL", "KernelCause", "kernel_causes"]
-
 
 @dataclass(frozen=True, slots=True)
 class KernelCause:

@@ -26,14 +26,6 @@ from nvprobe.trace.cuda_calls import (
     calls_with,
 )
 
-__all__ = [
-    "context_creation",
-    "graph_rebuilt",
-    "pinned_allocation",
-    "pinned_idle",
-    "unexplained_idle",
-]
-
 PLAIN = 0.05
 """Less of the window than this needs no explanation."""
 LONG_WAIT_NS = 100_000

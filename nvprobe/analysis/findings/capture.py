@@ -13,8 +13,6 @@ from nvprobe.analysis.findings.sources import named
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Trace
 
-__all__ = ["memory_growth", "memory_limit", "profiler_cost"]
-
 NEAR = 0.9
 COSTLY = 0.05
 GROWING_STEPS = 4

@@ -26,8 +26,6 @@ from nvprobe.attribution.intervals import Coverage
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column
 
-__all__ = ["weight_casts"]
-
 FEW = 4
 """Fewer weights that are cast in a pass are not worth a finding."""
 _CAST = r"\b(?P<type>bfloat16|float16)_copy_kernel\w*\(.*\[lambda\(float\)"

@@ -27,8 +27,6 @@ from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak
 
-__all__ = ["compilation", "graph_breaks", "unfused_compiled"]
-
 _LONGEST_REASON = 160
 LAUNCHES, MOSTLY = 30, 0.4
 """Launches of compiled graphs a step, and how many of them Inductor would fuse."""

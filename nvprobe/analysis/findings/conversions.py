@@ -17,8 +17,6 @@ from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 from nvprobe.trace import Column
 
-__all__ = ["double_products", "layout_conversions"]
-
 _DOUBLE = r"\bdouble\b"
 _CONVERSIONS = r"[nN]c?hw[cC]?To[nN]|nchwToNhwc|nhwcToNchw"
 FEW_CONVERSIONS = 4

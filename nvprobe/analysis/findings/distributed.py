@@ -17,8 +17,6 @@ from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 from nvprobe.trace import Column
 
-__all__ = ["micro_step_reductions", "unused_parameters"]
-
 _OF_INTEGERS = r"(?i)all_?reduce_(sum|max)_(i32|u8|int32|uint8)"
 MOST = 0.9
 """Of the communication of a step, what its last pass may have at most."""

@@ -13,8 +13,6 @@ from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.kernels.counters import METRICS, Bound
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["latency_bound_kernel", "underfilled_kernel"]
-
 DOMINATES = 0.5
 MOST_SMS = 0.5
 MANY_SAMPLES = 10

@@ -24,8 +24,6 @@ from nvprobe.analysis.replay.search import Proposal
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 
-__all__ = ["HABITS", "Habit", "habits"]
-
 FORWARD = r"(?i)^(## )?forward( ##)?$"
 OPTIMIZER = r"(?i)^(optim(izer)?(_step)?|Optimizer\.step.*|(## )?optimizer( ##)?)$"
 EVALUATION = r"(?i)^(eval(uat(e|ion))?|valid(at(e|ion))?)(_(step|loop|epoch))?$"

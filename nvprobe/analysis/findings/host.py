@@ -21,8 +21,6 @@ from nvprobe.analysis.waiting.host_causes import HOST_LATE
 from nvprobe.attribution.model import PathTable
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["host_bound"]
-
 LAUNCH_NS = 200_000
 """A host that takes longer than this a launch does more than launching."""
 SHORT_KERNEL_NS = 20_000

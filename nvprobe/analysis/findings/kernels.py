@@ -18,13 +18,6 @@ from nvprobe.analysis.kernels.classes import Family, Precision
 from nvprobe.analysis.kernels.work import peak_flops, tensor_core_gain
 from nvprobe.trace import Column
 
-__all__ = [
-    "elementwise_chains",
-    "fp32_products",
-    "gemm_efficiency",
-    "unfused_attention",
-]
-
 _ATTENTION = r"G[EL]{0,3}S[EL]{0,3}G"
 """Scores (scaled, masked), softmax (dropped out, cast), times the values."""
 _CHAIN = r"[ENRLS]{3,}"

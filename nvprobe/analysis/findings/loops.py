@@ -18,8 +18,6 @@ from nvprobe.attribution.intervals import runs
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["Proposed", "launch_loops", "small_uploads"]
-
 Proposed = tuple[Finding, Proposal]
 
 SMALL_NS = 20_000

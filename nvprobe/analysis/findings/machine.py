@@ -12,8 +12,6 @@ from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import OpKind
 
-__all__ = ["empty_processors", "low_clock", "shared_gpu"]
-
 LOW_CLOCK = 0.8
 """Of the greatest clock; boost clocks vary by a few per cent with load and temperature."""
 MANY_SAMPLES = 100

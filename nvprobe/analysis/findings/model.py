@@ -40,17 +40,6 @@ from nvprobe.attribution.intervals import runs, sorted_by, union_length
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, OpKind, Ops, Trace
 
-__all__ = [
-    "Evidence",
-    "Finding",
-    "HARDLY",
-    "KernelText",
-    "Severity",
-    "StepSaving",
-    "Value",
-    "kernel_text",
-]
-
 _LETTERS = {
     Family.GEMM: "G", Family.GEMV: "G", Family.SOFTMAX: "S", Family.ELEMENTWISE: "E",
     Family.NORM: "N", Family.REDUCTION: "R", Family.LAYOUT: "L",

@@ -13,8 +13,6 @@ from nvprobe.analysis.path_quantities import host_times
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Trace
 
-__all__ = ["HUGGING_FACE", "LIGHTNING", "Program", "program"]
-
 HUGGING_FACE, LIGHTNING = "transformers", "pytorch_lightning"
 _TRAINERS = {
     "transformers/trainer": HUGGING_FACE,

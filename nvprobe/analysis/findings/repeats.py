@@ -19,8 +19,6 @@ from nvprobe.attribution.intervals import runs
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 
-__all__ = ["products_in_a_row", "repeated_modules"]
-
 IN_A_ROW = 6
 """So many products of one kernel after one another are the parts of one."""
 TURNS = 8

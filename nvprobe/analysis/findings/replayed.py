@@ -33,8 +33,6 @@ from nvprobe.analysis.replay.search import Proposal, Saving, search
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column
 
-__all__ = ["FINDERS", "replayed"]
-
 FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
     launch_loops,
     small_uploads,

@@ -16,8 +16,6 @@ from nvprobe.analysis.replay.sample import Sample
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["BACKWARD", "Sampled", "kernels_named", "path_of_ops"]
-
 HOST_TO_DEVICE, DEVICE_TO_HOST, PAGEABLE = 1, 2, 1
 BACKWARD = r"(?i)^(## )?backward( ##)?$"
 

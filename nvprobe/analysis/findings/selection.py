@@ -24,8 +24,6 @@ from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 from nvprobe.trace import Column
 
-__all__ = ["selections"]
-
 FEW = 2
 """Selections a step: one alone may be what the program is about (sampling a token)."""
 NEAR = 4

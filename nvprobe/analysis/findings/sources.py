@@ -25,15 +25,6 @@ from nvprobe.analysis.waiting.code_lines import CodeLines, call_lines, code_line
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import NO_ROW, Calls, Column
 
-__all__ = [
-    "common_path",
-    "main_operator",
-    "named",
-    "program_paths",
-    "sampled_lines",
-    "with_sources",
-]
-
 _PATH_SHARE = 0.6
 """A path is the place if this much of the time lies in it."""
 _LOWER = (Kind.OPERATOR, Kind.LIBRARY, Kind.COLLECTIVE)

@@ -22,8 +22,6 @@ from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Column, OpKind
 
-__all__ = ["exposed_communication", "exposed_copies", "graph_gaps", "transfer_share"]
-
 HOST_TO_DEVICE, PAGEABLE = 1, 1
 SHORT_NODE_NS = 10_000
 GAPPY = 0.1

@@ -21,8 +21,6 @@ from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Column, OpKind
 from nvprobe.trace.cuda_calls import DEVICE_MEMORY, CallRole, calls_with
 
-__all__ = ["allocation", "input_wait", "pageable_copies", "synchronization"]
-
 PAGEABLE, HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 1, 2
 SLOWEST_PINNED_BYTES_NS = 12.0
 """Bytes a nanosecond that pinned memory reaches on any current bus (PCIe 3, 16 lanes)."""

@@ -19,8 +19,6 @@ from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
 
-__all__ = ["Captured", "build"]
-
 LEAST_STEPS = 3
 """The first step is left out, and one alone shows no loop."""
 PAUSE_NS = 50_000

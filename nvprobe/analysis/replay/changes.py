@@ -10,8 +10,6 @@ import numpy as np
 from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.trace import Column
 
-__all__ = ["drop", "drop_ops", "merge", "ops_of", "scale", "unwait"]
-
 ASYNC_NS = 4_000
 """An asynchronous copy takes the host at most this long."""
 

@@ -17,8 +17,6 @@ from nvprobe.analysis.replay.run import replay, step_times
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.trace import DEFAULT_COSTS, NO_NAME, Column, RecordCosts
 
-__all__ = ["Calibration", "calibrated", "calibration", "step_of", "variants"]
-
 QUERY_NS = 93
 """A call that only asks for a kernel's name, under the profiler on a quiet host."""
 _QUERIES = ("cuKernelGetName", "cuKernelGetAttribute")

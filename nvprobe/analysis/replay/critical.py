@@ -15,8 +15,6 @@ from nvprobe.analysis.replay.model import ALL, NEVER, NOTHING, Model
 from nvprobe.analysis.replay.run import Times, completion
 from nvprobe.trace import Column
 
-__all__ = ["Critical", "Part", "critical_path"]
-
 
 class Part(IntEnum):
     """What the time of a stretch of the path is."""

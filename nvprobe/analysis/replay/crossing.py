@@ -10,8 +10,6 @@ from nvprobe.analysis.timelines import Streams
 from nvprobe.trace import Column, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
 
-__all__ = ["stream_waits"]
-
 
 def stream_waits(
     trace: Trace, streams: Streams, process: int, used: Column, begin: Column, first_op: Column,

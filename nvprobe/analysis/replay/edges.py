@@ -10,8 +10,6 @@ from nvprobe.analysis.replay.model import NEVER, NOTHING
 from nvprobe.attribution.intervals import sorted_by
 from nvprobe.trace import Column
 
-__all__ = ["Edges", "Placed", "edges", "last_before", "position", "predecessors"]
-
 CLEAR_NS = 3_000
 """Between two instants that decide which of them held an op back."""
 LATE_NS = 50_000

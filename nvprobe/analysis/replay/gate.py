@@ -12,8 +12,6 @@ from nvprobe.analysis.replay.model import NEVER, Model
 from nvprobe.analysis.replay.run import replay, step_times
 from nvprobe.trace import Column
 
-__all__ = ["CLOSE", "Fidelity", "fidelity"]
-
 CLOSE = 0.01
 """The replayed median step is this near the captured one, or nothing is replayed."""
 MANY, LEAST = 60_000, 4

@@ -7,8 +7,6 @@ from enum import IntEnum
 
 from nvprobe.analysis.replay.model import Model
 
-__all__ = ["Edit", "Level"]
-
 
 class Level(IntEnum):
     """Of what the capture cannot tell, how much turns out well."""

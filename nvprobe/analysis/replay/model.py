@@ -17,8 +17,6 @@ from nvprobe.trace import Column, Table, column
 
 T = TypeVar("T", bound=Table)
 
-__all__ = ["ALL", "NEVER", "NOTHING", "EventKind", "HostEvents", "Model", "QueuedOps"]
-
 NEVER = -(1 << 60)
 """A time that bounds nothing; sums with any length of a capture stay in 64 bits."""
 NOTHING = -1

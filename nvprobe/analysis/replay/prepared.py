@@ -20,8 +20,6 @@ from nvprobe.attribution.intervals import union_length
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import StepTime
 
-__all__ = ["Replay", "replay_of"]
-
 
 @dataclass(frozen=True)
 class Replay:

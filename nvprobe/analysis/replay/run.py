@@ -15,8 +15,6 @@ from nvprobe.analysis.replay.model import ALL, NEVER, NOTHING, Model
 from nvprobe.attribution.intervals import by_group
 from nvprobe.trace import Column
 
-__all__ = ["Times", "completion", "done_before", "replay", "step_times"]
-
 _WORTH_A_SCAN = 60
 """Mean events of a segment from which running maxima beat the loop."""
 

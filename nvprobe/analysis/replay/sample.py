@@ -16,8 +16,6 @@ from nvprobe.attribution.kinds import CATEGORY_KINDS, RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_NAME, NO_ROW, Column, RangeSource, Trace
 
-__all__ = ["Records", "Sample", "sample"]
-
 STEPS = 4
 """Neighboring steps that are replayed; the first only fills the queue."""
 _MODULES = {name for name, kind in CATEGORY_KINDS.items() if kind == Kind.MODULE}

@@ -17,8 +17,6 @@ from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import Model
 
-__all__ = ["NOTABLE", "Proposal", "Saving", "search", "weigh"]
-
 NOTABLE = 0.02
 """A change that is expected to save less of the step is none."""
 MODEL_ERROR = 0.075

@@ -12,8 +12,6 @@ from nvprobe.attribution.intervals import runs
 from nvprobe.trace import NO_ROW, Calls, Column, Trace
 from nvprobe.trace.cuda_calls import CallRole, call_roles
 
-__all__ = ["awaited", "full_queue", "without_waiting"]
-
 CALL_NS = 5_000
 """A call that waits takes at most this long by itself."""
 MANY = 200

@@ -12,8 +12,6 @@ from nvprobe.analysis.waiting.host_time import thread_lanes
 from nvprobe.attribution.intervals import Coverage
 from nvprobe.trace import Column
 
-__all__ = ["unblocked", "uncalled", "without"]
-
 LAUNCH_NS, LATENCY_NS = 5_000, 1_000
 """A launch that nobody waits in, and how long its kernel is on its way."""
 

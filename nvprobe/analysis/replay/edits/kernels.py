@@ -13,17 +13,6 @@ from nvprobe.analysis.replay.sample import Sample
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = [
-    "fewer_casts",
-    "fewer_conversions",
-    "fuse_chains",
-    "hide",
-    "other_precision",
-    "remaining",
-    "scaled",
-    "sdpa",
-]
-
 REACHED = 0.65
 """Of the ratio of two peaks, what products of usual size gain."""
 SURE_GAIN = 2.5

@@ -12,8 +12,6 @@ from nvprobe.analysis.waiting.gaps import LONG_NS
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-__all__ = ["compiled", "cuda_graph", "fuse_loop", "graph_break", "graph_gaps"]
-
 GRAPH_NS, NODE_NS = 8_000, 250
 """Host time of a graph's launch, and more for each of its nodes."""
 NODE_GAP_NS = 1_200

@@ -12,17 +12,6 @@ from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.trace import Column, Ops
 
-__all__ = [
-    "allocator",
-    "async_upload",
-    "input_wait",
-    "merge_uploads",
-    "overlap_upload",
-    "remove_sync",
-    "shorten_gaps",
-    "without_selection",
-]
-
 DEVICE_TO_HOST = 2
 PINNED_BYTES_NS, SLOWEST_BYTES_NS, COPY_NS = 45.0, 12.0, 1_500
 """Rates of copies from pinned memory on a current bus and on the slowest, and what each costs."""
