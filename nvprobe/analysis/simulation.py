@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nvprobe.analysis.completeness import lost_launches
-from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses, classify_ops
+from nvprobe.analysis.kernels.attributed import classify
+from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses
 from nvprobe.analysis.replay import changes
 from nvprobe.analysis.replay.critical import Part, critical_path
 from nvprobe.analysis.replay.edits.launches import cuda_graph
@@ -110,7 +111,7 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
 
 
 def _faster(few: Sample, name: str, times: float) -> Edit:
-    classes = classify_ops(few.attribution.trace)
+    classes = classify(few.attribution)
     ops = _of_class(classes, name)[few.op]
     if not ops.any():
         raise UsageError(f"--speed-up {name}: no op of the steps is of this class")

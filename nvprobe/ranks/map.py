@@ -9,7 +9,7 @@ import numpy as np
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.grouping import distinct, sums
-from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.kernels.attributed import classify
 from nvprobe.analysis.model import Steps as StepRows
 from nvprobe.analysis.overlap.combinations import Work
 from nvprobe.analysis.path_quantities import innermost_time
@@ -34,7 +34,7 @@ def summarize(source: Source) -> list[Summary]:
     trace = load(*source.files, python_stacks=False)
     attribution = attribute(trace)
     step_rows = steps(attribution, lost_launches(attribution))
-    found = waits(attribution, step_rows, classify_ops(trace).activity)
+    found = waits(attribution, step_rows, classify(attribution).activity)
     ranks = identities(source, trace, _ranks(trace, step_rows))
     return [_Rank(attribution, step_rows, found, row, one).summary() for row, one in ranks]
 

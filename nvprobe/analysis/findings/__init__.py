@@ -47,7 +47,7 @@ from nvprobe.analysis.findings.waiting import (
     pageable_copies,
     synchronization,
 )
-from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.kernels.attributed import classify
 from nvprobe.analysis.kernels.counters import counter_use
 from nvprobe.analysis.kernels.occupancy import launch_fit
 from nvprobe.analysis.kernels.work import work_items
@@ -113,7 +113,7 @@ def gather(
     shapes: RangeShapes,
 ) -> Evidence:
     """Everything the rules look at. ``lost``: rows of launches without op; ``suspect``: per op."""
-    classes = classify_ops(attribution.trace)
+    classes = classify(attribution)
     return Evidence(
         attribution=attribution,
         steps=steps,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.grouping import distinct
-from nvprobe.analysis.kernels.classes import classify_kinds
+from nvprobe.analysis.grouping import distinct, sums
+from nvprobe.analysis.kernels.attributed import classify
+from nvprobe.analysis.kernels.classes import Activity, Family, classify_kinds
 from nvprobe.analysis.kernels.occupancy import LaunchFit, kernel_fit
 from nvprobe.analysis.model import Copies, Kernels
 from nvprobe.attribution.intervals import sorted_by
@@ -132,11 +133,22 @@ class KernelTraits(Table):
     """:class:`~nvprobe.analysis.kernels.occupancy.Limiter` of the longest launch."""
 
 
+def _mostly_talks(attribution: Attribution, kernels: Kernels) -> Column:
+    """Bool per kernel: most of its time communicates, as the ranges around it say."""
+    ops, classes = attribution.trace.ops, classify(attribution)
+    talks = classes.activity == Activity.COMMUNICATION
+    size = len(attribution.trace.strings)
+    rows = np.flatnonzero(talks & (ops.name >= 0))
+    spent = sums(ops.name[rows], attribution.duration[rows], size)
+    return (kernels.name >= 0) & (2 * np.append(spent, 0)[kernels.name] > kernels.gpu_ns)
+
+
 def kernel_traits(
     attribution: Attribution, kernels: Kernels, fit: LaunchFit | None
 ) -> KernelTraits:
     """Judge each kernel by its name, and by the geometry of its launches where recorded."""
     judged = classify_kinds(attribution.trace, kernels.name, kernels.kind)
+    talks = _mostly_talks(attribution, kernels)
     unknown = np.full(len(kernels), np.nan)
     occupancy, waves, tail, limiter = unknown, unknown, unknown, np.full(len(kernels), -1)
     by_name = kernel_fit(attribution, fit) if fit is not None else None
@@ -149,8 +161,8 @@ def kernel_traits(
         tail = np.where(known, by_name.tail[at], np.nan)
         limiter = np.where(known, by_name.limiter[at], -1)
     return KernelTraits(
-        activity=judged.activity,
-        family=judged.family,
+        activity=np.where(talks, np.int8(Activity.COMMUNICATION), judged.activity),
+        family=np.where(talks, np.int8(Family.COMMUNICATION), judged.family),
         precision=judged.precision,
         tensor_cores=judged.tensor_cores,
         occupancy=occupancy,

@@ -33,15 +33,17 @@ SPLIT = r"^(void |std::enable_if<.*?>::type |typename .*?::type )+"
 FAMILIES: tuple[tuple[str, str], ...] = (
     # NCCL and RCCL; vLLM, SGLang and TensorRT-LLM all-reduce; torch symmetric memory;
     # Transformer Engine userbuffers; DeepEP; NVSHMEM; MSCCL++
-    ("communication", r"^_?(nccl|rccl|mscclpp|nvshmem)"),
-    ("communication", r"cross_device_reduce|multimem|_shot_all_?reduce|^uc[cptx]_"),
+    ("communication", r"^_?(nccl|rccl|msccl|nvshmem|nixl)"),
+    ("communication", r"cross_device_(reduce|store)|multimem([^a-z]|$)|_shot_all_?reduce"),
+    ("communication", r"^uc[cptx]_|(?i)minimax_?reduce_?rms"),
     ("communication", r"(?i)all_?reduce_?(fusion|kernel|norm)|all_?gather_kernel|quick_?reduce"),
     ("communication", r"(?i)(one|two)_?shot_?all_?reduce|reduce_?scatter_kernel"),
     ("communication", r"userbuffers|lamport_?(style)?_?all|nvshmem|low_latency_combine"),
     # expert parallelism: all-to-all by any name, DeepEP and its forks, MoRI
-    ("communication", r"(^|[^A-Za-z])all_?(2|to)_?all([^a-z]|$)|All_?(2|To|to)_?[Aa]ll"),
+    ("communication", r"(^|[^A-Za-z])all_?(2|to|To)_?[Aa]ll([^a-z]|$)|All_?(2|To|to)_?[Aa]ll"),
     ("communication", r"A2A|(^|[^A-Za-z])a2a([^a-z]|$)|(^|[^A-Za-z])Ep(Dispatch|Combine)"),
     ("communication", r"deep_ep::|dpsk::ep|hybrid_ep|(^|::)(inter|intra)node(_ll)?::"),
+    ("communication", r"(inter|intra)node_(dispatch|combine)|exchangeSplitAndOffset"),
     # GEMM templates that Triton or Inductor instantiate, before the rule for other Triton kernels
     ("attention", r"^triton_tem_\w*(flex_|attention)"),
     ("gemm", r"^triton_(tem_\w*|)(mm|bmm|addmm|baddbmm|scaled_mm)(_|$)"),

@@ -78,7 +78,7 @@ def combination_name(mask: int) -> str:
 
 
 def work_classes(ops: Ops, activity: Column) -> Column:
-    """int64 :class:`Work` per op; ``activity`` is that of ``classes.classify_ops``."""
+    """int64 :class:`Work` per op; ``activity`` is that of ``attributed.classify``."""
     work = np.full(len(ops), Work.COMPUTE, np.int64)
     work[activity == Activity.COMMUNICATION] = Work.COMMUNICATION
     work[activity == Activity.COPY] = Work.COPY_D2D

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvprobe.analysis.code_places import CodePlaces, Line, code_places
-from nvprobe.analysis.kernels.classes import classify_ops
+from nvprobe.analysis.kernels.attributed import classify
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.overlap.combinations import (
     Crowd,
@@ -109,7 +109,7 @@ class Waits:
 def waits(attribution: Attribution, steps: Steps, activity: Column | None = None) -> Waits:
     """Find the gaps and the synchronizing calls, and charge the one with the other.
 
-    ``activity`` is that of ``classes.classify_ops``, where it is known already.
+    ``activity`` is that of ``attributed.classify``, where it is known already.
     """
     lanes, order = streams(attribution), device_order(attribution)
     roles = call_roles(attribution.trace)
@@ -156,7 +156,7 @@ def _classes(attribution: Attribution, activity: Column | None) -> Column:
     """The class of work of each op."""
     ops = attribution.trace.ops
     if activity is None:
-        activity = classify_ops(attribution.trace).activity
+        activity = classify(attribution).activity
     return work_classes(ops, activity)
 
 
