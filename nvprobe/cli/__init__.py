@@ -43,6 +43,10 @@ COMMANDS = {
         "nvprobe.cli.ranks",
         "Compare all ranks of a job: who is late, and whether waiting or the network costs time.",
     ),
+    "redact": (
+        "nvprobe.cli.redact",
+        "Write a copy that is safe to share, and list what is not in it.",
+    ),
     "demo": (
         "nvprobe.cli.demo",
         "Show the report of a small H200 capture that ships along.",
