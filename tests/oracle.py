@@ -20,7 +20,14 @@ PARTS = """data dataload dataloader dataloading data_load data_loader data_loadi
 
 
 def clean(text: str) -> tuple[str, int, bool]:
-    """(name, index or -1, whether it carries an op_id)."""
+    """(name without folders, index or -1, whether it carries an op_id)."""
+    name, index, twin = _clean(text)
+    name = re.sub(r"(?<![\w./~-])/(?:home|homes|Users)/[^/\s:\"',()]+(?=$|[\s:\"',()])", "~", name)
+    roots = "home|homes|Users|root|tmp|var|mnt|data|scratch|work|workspace"
+    return re.sub(rf"(?<![\w./~-])/(?:{roots})/(?:[^/\s:\"',()]+/)*", "", name), index, twin
+
+
+def _clean(text: str) -> tuple[str, int, bool]:
     cut = re.search(r", (stashed )?(seq|op_id|sizes|input_op_ids|trace_id|thread_id) = ", text)
     twin = re.search(r", op_id = (\d+)", text) is not None
     if cut:

@@ -49,6 +49,13 @@ _INDEX_RULES = (
 )
 
 
+_BEFORE, _PART = r"(^|[^\w./~-])", r"[^/\s:\"',()]+"
+_FOLDERS = (
+    rf"{_BEFORE}/(?:home|homes|Users|root|tmp|var|mnt|data|scratch|work|workspace)/(?:{_PART}/)*"
+)
+_HOME = rf"{_BEFORE}/(?:home|homes|Users)/{_PART}(?P<end>$|[\s:\"',()])"
+
+
 @dataclass(frozen=True, slots=True)
 class CleanNames:
     """Distinct clean names, and what was taken off each original text."""
@@ -97,7 +104,7 @@ def clean_names(
     code = clean[code].astype(np.int32)
     step_like = pc.match_substring_regex(again.dictionary, _STEP_LIKE)
     return CleanNames(
-        names=again.dictionary,
+        names=_without_folders(again.dictionary),
         code=code,
         index=index,
         sequence=found.sequence,
@@ -106,6 +113,17 @@ def clean_names(
         role=role,
         step_rules=tuple(step_rules),
     )
+
+
+def _without_folders(names: pa.StringArray) -> pa.StringArray:
+    """Names whose absolute paths lose their folders: reports are handed on.
+
+    Two names may become one text; they stay two rows.
+    """
+    for pattern, instead in ((_HOME, r"\1~\2"), (_FOLDERS, r"\1")):
+        if pc.any(pc.match_substring_regex(names, pattern)).as_py():
+            names = pc.replace_substring_regex(names, pattern, instead)
+    return names
 
 
 def _split_index(names: pa.StringArray, extra: tuple[str, ...]) -> tuple[pa.StringArray, Column]:

@@ -38,11 +38,17 @@ Entropy in bits per character."""
 
 def redacted(text: str) -> str:
     """``text`` with keys, tokens, passwords of URLs and long random strings as ``***``."""
+    return _LONG.sub(
+        lambda found: _STARS if _is_random(found[0]) else found[0], without_known_secrets(text)
+    )
+
+
+def without_known_secrets(text: str) -> str:
+    """The same, but long random strings stay: names of kernels and compiled graphs are some."""
     text = _BEFORE_HOST.sub(rf"\1{_STARS}@", text)
     text = _SCHEME.sub(rf"\1\2{_STARS}", text)
     text = _NAMED.sub(rf"\1{_STARS}", text)
-    text = _BY_LOOK.sub(_STARS, text)
-    return _LONG.sub(lambda found: _STARS if _is_random(found[0]) else found[0], text)
+    return _BY_LOOK.sub(_STARS, text)
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:

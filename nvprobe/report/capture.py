@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated
 
 import numpy as np
@@ -127,10 +128,17 @@ def processes(analysis: Analysis) -> list[Process]:
         Process,
         id=found.tolist(),
         pid=table.pid[found].tolist(),
-        name=trace.texts(table.name[found]),
+        name=[program(name) for name in trace.texts(table.name[found])],
         rank=[rank if rank >= 0 else None for rank in table.rank[found].tolist()],
         initiating_thread=[int(tid[t]) if t >= 0 else None for t in initiating[found].tolist()],
     )
+
+
+def program(command: str | None) -> str | None:
+    """The program of a process or thread that is called by its command line."""
+    if command is None or not any(mark in command for mark in "/\\="):
+        return command
+    return re.split(r"[/\\]", re.split(r"\s", command.strip(), maxsplit=1)[0])[-1] or None
 
 
 def _recorded(trace: Trace) -> Column:

@@ -15,6 +15,7 @@ from nvprobe.attribution.engines import StepPhase
 from nvprobe.attribution.ledger import Entry
 from nvprobe.attribution.model import Kind, Method
 from nvprobe.attribution.model import Outside as Filtered
+from nvprobe.report.capture import program
 from nvprobe.report.kernels import OpTime, PathCounters, counters_of_paths
 from nvprobe.report.schema import Row, fractions, is_, measured, ns, path_texts, rows, size
 
@@ -239,7 +240,7 @@ def _threads(analysis: Analysis) -> list[ThreadWithoutRange]:
         ThreadWithoutRange,
         process=trace.threads.process[threads].tolist(),
         tid=trace.threads.tid[threads].tolist(),
-        name=trace.texts(trace.threads.name[threads]),
+        name=[program(name) for name in trace.texts(trace.threads.name[threads])],
         ops=[entry.ops for entry in found.values()],
         gpu_ns=[entry.gpu_ns for entry in found.values()],
     )

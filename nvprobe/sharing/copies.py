@@ -82,6 +82,11 @@ def _file(source: Path, target: Path, scrub: Scrubber, found: Redacted, name: st
             "Redact its export: nsys export --type sqlite REPORT, or the run folder"
         )
     if _is_analysis(source):
+        if scrub.hashes:
+            raise InputError(
+                f"{shown(source)}: its sentences hold names; "
+                "redact the capture with --hash-names and analyze the copy"
+            )
         redact_json(source, target, scrub)
     else:
         kind = sniff(source)
@@ -109,7 +114,7 @@ def _is_analysis(path: Path) -> bool:
 
 def _folder(source: Path, target: Path, scrub: Scrubber, found: Redacted, below: str) -> None:
     """A run folder, or one of several runs; files that are none of a run's are left out."""
-    plan = dict(_planned(source, found, below))
+    plan = dict(_planned(source, found, below, hashes=scrub.hashes))
     if not plan:
         raise InputError(
             f"{shown(source)}: nothing to redact in this folder; "
@@ -128,7 +133,9 @@ def _folder(source: Path, target: Path, scrub: Scrubber, found: Redacted, below:
             _file(path, target / name, scrub, found, f"{below}{name}")
 
 
-def _planned(source: Path, found: Redacted, below: str) -> Iterator[tuple[Path, str]]:
+def _planned(
+    source: Path, found: Redacted, below: str, *, hashes: bool
+) -> Iterator[tuple[Path, str]]:
     """What of a folder is copied and its name there; exports first: they name users and hosts."""
     traces = 0
     for path in sorted(source.iterdir(), key=_order):
@@ -149,10 +156,11 @@ def _planned(source: Path, found: Redacted, below: str) -> Iterator[tuple[Path, 
         elif name.endswith((".json", ".json.gz")) and _is_trace(path):
             yield path, f"trace.{traces}.json.gz"
             traces += 1
-        elif _is_analysis(path):
+        elif _is_analysis(path) and not hashes:
             yield path, "analysis.json"
         else:
             found.left_out[f"{below}{name}"] = "make it anew from the copy" if path.suffix in (
+                ".json",
                 ".html", ".md") else "it is not a file of a run"  # fmt: skip
 
 

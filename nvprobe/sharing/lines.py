@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,11 @@ _RUN_KEYS = (
     "overhead", "calibration",
 )  # fmt: skip
 """Keys of ``run.json`` that may be handed on: neither the command nor when it ran."""
-_OWN_WORDS = """
-call category cause class dtype family id kind limiter nvprobe nvtx operator phase precision python
-role schema severity state status torch what bound
-"""
-_PLAIN = frozenset(_OWN_WORDS.split())
-"""Keys whose texts are nvprobe's or the library's own words."""
+_OF_THE_PROGRAM = "class detail file from_node function fx module name path source src stack"
+_NAMES = frozenset(_OF_THE_PROGRAM.split())
+"""Keys of a sidecar whose texts are the program's own names."""
+_NOT_THE_PROGRAMS = ("hook", "triton", "extern")
+"""Kinds of lines and kernels whose ``name`` is nvprobe's or Inductor's."""
 _DROPPED = ("node", "command", "program")
 
 
@@ -40,7 +38,7 @@ def redact_sidecar(source: Path, target: Path, scrub: Scrubber) -> None:
                 scrub.found["lines that cannot be read"] += 1
                 continue
             if isinstance(found, dict):
-                out.write(msgspec.json.encode(_names(found, scrub)) + b"\n")
+                out.write(msgspec.json.encode(_line(found, scrub)) + b"\n")
 
 
 def redact_run(source: Path, target: Path, scrub: Scrubber, renamed: dict[str, str]) -> list[str]:
@@ -56,7 +54,7 @@ def redact_run(source: Path, target: Path, scrub: Scrubber, renamed: dict[str, s
 
 def redact_json(source: Path, target: Path, scrub: Scrubber) -> None:
     """Write a copy of an analysis or of another document of nvprobe."""
-    found = _names(_object(source), scrub)
+    found = scrub.value(_object(source))
     target.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
@@ -70,14 +68,29 @@ def _object(source: Path) -> dict[str, Any]:
     return found
 
 
-def _names(value: Any, scrub: Scrubber, key: str = "") -> Any:
-    """A value with its texts as names, but those of known words."""
+def _line(value: Any, scrub: Scrubber, key: str = "") -> Any:
+    """A line of a sidecar, or what is inside; rows are cleaned by the columns that they are of."""
     if isinstance(value, dict):
-        return {scrub.text(one): _names(inner, scrub, one) for one, inner in value.items()
-                if one not in _DROPPED}  # fmt: skip
+        kept = {one: inner for one, inner in value.items() if one not in _DROPPED}
+        columns, plain = value.get("columns"), value.get("kind") in _NOT_THE_PROGRAMS
+        plain |= "extern" in value
+        return {
+            scrub.text(one): _rows(inner, columns, scrub)
+            if one == "rows" and isinstance(columns, list)
+            else _line(inner, scrub, "" if one == "name" and plain else one)
+            for one, inner in kept.items()
+        }
     if isinstance(value, list):
-        return [_names(one, scrub, key) for one in value]
+        return [_line(one, scrub, key) for one in value]
     if not isinstance(value, str):
         return value
-    clean: Callable[[str], str] = scrub.text if key in _PLAIN else scrub.name
-    return clean(value)
+    return scrub.name(value) if key in _NAMES else scrub.text(value)
+
+
+def _rows(rows: Any, columns: list[Any], scrub: Scrubber) -> Any:
+    keys = [str(column) for column in columns]
+    return [
+        [_line(cell, scrub, key) for key, cell in zip(keys, row, strict=False)]
+        if isinstance(row, list) else _line(row, scrub)
+        for row in (rows if isinstance(rows, list) else ())
+    ]  # fmt: skip

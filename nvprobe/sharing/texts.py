@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,13 +18,14 @@ from typing import Any
 
 from nvprobe.analysis.libraries import library_of
 from nvprobe.attribution.names import STEP_WORDS
-from nvprobe.launch.redaction import redacted
+from nvprobe.launch.redaction import redacted, without_known_secrets
 
 _PART = r"[^/\s\x00\"'`:,;()<>|=\\]"
 _PATH = re.compile(rf"(?<![\w.~/-])(?:file:/*(?=/))?~?/(?:{_PART}+/)+{_PART}*")
 _RELATIVE = re.compile(
     rf"(?<![\w./~-])(?:\.{{1,2}}/)?(?:{_PART}+/)+{_PART}+\.(?:py|pyx|so|cu|cpp)\b"
 )
+_ANY_PATH = re.compile(f"{_PATH.pattern}|{_RELATIVE.pattern}")
 _WINDOWS = re.compile(r"(?<![\w])[A-Za-z]:\\(?:[^\\\s\"':;,()<>|]+\\)*([^\\\s\"':;,()<>|]*)")
 _FIRST_FOLDERS = """
 app apps bin builds code content data dev etc global gpfs home homes kaggle lib lib64 lustre media
@@ -34,6 +36,7 @@ _ROOTS = frozenset(_FIRST_FOLDERS.split())
 """First folders of absolute paths. Names of layers may begin with a slash, too."""
 _FILE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,5}\Z")
 _PACKAGES = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3(?:\.\d+)?)/(?=.)")
+_INDUCTOR = re.compile(r"(?:^|/)[a-z2-7]{2}/c[a-z2-7]{50,}\.py$")
 _HOME = re.compile(r"(?:/home|/homes|/Users|/users|\\Users)[/\\]([^/\\\s\"':,()]+)")
 _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 _ADDRESS_6 = re.compile(
@@ -41,7 +44,7 @@ _ADDRESS_6 = re.compile(
     r"fe80::[0-9a-f:]{4,})(?![\w:])", re.IGNORECASE,
 )  # fmt: skip
 _MAIL = re.compile(r"[\w.+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[a-z]{2,16}\b", re.IGNORECASE)
-_LINK = re.compile(r"\b([a-z][a-z0-9+]{1,9})://[^\s\"'<>()]+", re.IGNORECASE)
+_LINK = re.compile(r"\b(?!file:)([a-z][a-z0-9+]{1,9})://[^\s\"'<>()]+", re.IGNORECASE)
 _NUMBERED = re.compile(r"([\w.-]+\s?[=:#]\s?\d+(?![\w.]))")
 """``token=17`` is a count, not a secret."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([^\0\n]*)")
@@ -58,13 +61,14 @@ _COMMON = frozenset(_NOBODYS_OWN.split())
 _SHORTEST = 3
 _WORD = re.compile(r"[^\W\d_]+")
 _OF_EVERY_PROGRAM = """
-accumulate all attn attention backward bwd call clear clip compile compiled conv criterion cuda data
-dataloader decode decoder dim dtoh embed embedding encoder enqueue eval evaluation exhausted fc ffn
-float forward fwd fn fp gather graph grad gradient head htod i id idx in index init int item layer
-layers linear load loader log loop loss lr ln lnf m mean memcpy memset micro mlp mm model module mse
-nccl nn norm nvprobe op optim optimizer out output outputs pad phase post pre proj py q k v qkv
-reduce relu res resize s sampling scale scatter scheduler seq set sizes softmax step sum sync t test
-to torch train training transformer update val validation wait warmup weight zero
+accumulate all attn attention backward bwd call clear clip communication compile compute copy
+compiled conv criterion cuda data dataloader decode decoder dim dtoh embed embedding encoder
+enqueue eval evaluation exhausted fc ffn float forward fwd fn fp gather graph grad gradient head
+htod i id idx in index init int item layer layers linear load loader log loop loss lr ln lnf m
+mean memcpy memset micro mlp mm model module mse nccl nn norm nvprobe op optim optimizer out
+output outputs pad phase post pre proj py q k v qkv reduce relu res resize s sampling scale
+scatter scheduler seq set sizes softmax step sum sync t test to torch train training transformer
+update val validation wait warmup weight zero
 """
 _VOCABULARY = frozenset((*STEP_WORDS, *_OF_EVERY_PROGRAM.split()))
 """Words that say what every program has; ``--hash-names`` leaves them."""
@@ -83,9 +87,14 @@ class Scrubber:
         self._words: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
         self._files: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._taken: dict[str, list[str]] = {}
         self._key = secrets.token_bytes(16) if hash_names else b""
         self._memo: dict[tuple[str, bool], str] = {}
+
+    @property
+    def hashes(self) -> bool:
+        """Whether names are hashed."""
+        return bool(self._key)
 
     def learn(self, texts: Iterable[str]) -> None:
         """Note users, hosts and secrets that environments and paths name."""
@@ -130,7 +139,7 @@ class Scrubber:
 
     def kernel_or_frame(self, text: str) -> str:
         """The name of an event of a torch trace that the program did not give."""
-        return self.kernel(text) if "(" in text and "/" not in text else self.text(text)
+        return self._cleaned(text, named=True) if "/" in text else self.kernel(text)
 
     def program(self, text: str) -> str:
         """A process or thread by its command line: the program alone."""
@@ -177,7 +186,8 @@ class Scrubber:
         if text == before and not _may_hold_secret(text):
             return text
         parts = _NUMBERED.split(text)
-        clean = "".join(part if row % 2 else redacted(part) for row, part in enumerate(parts))
+        star = without_known_secrets if named else redacted
+        clean = "".join(part if row % 2 else star(part) for row, part in enumerate(parts))
         self.found["secrets by their look"] += clean != text
         return clean
 
@@ -191,10 +201,11 @@ class Scrubber:
             text = _WINDOWS.sub(lambda found: self._file(found[0].replace("\\", "/")), text)
         if "/" not in text:
             return text
-        text = _PATH.sub(lambda found: self._absolute(found[0], named), text)
-        return _RELATIVE.sub(lambda found: self._file(found[0]), text)
+        return _ANY_PATH.sub(lambda found: self._absolute(found[0], named), text)
 
     def _absolute(self, path: str, named: bool) -> str:
+        if not path.startswith(("/", "~", "file:")):
+            return self._file(path)
         parts = path.removeprefix("file:").lstrip("~/").split("/")
         if named and parts[0].lower() not in _ROOTS and not _FILE.search(path):
             return path  # a layer: /encoder/layer.0/MatMul
@@ -206,15 +217,20 @@ class Scrubber:
         if inside != path or library_of(path) is not None:
             return inside
         if path not in self._files:
-            name = PurePosixPath(path.rstrip("/")).name
-            stem, dot, suffix = name.partition(".")
-            number, free = 1, name
-            while free in self._taken:
-                number += 1
-                free = f"{stem}~{number}{dot}{suffix}"
-            self._taken.add(free)
-            self._files[path] = free
+            self._files[path] = _generated(path) or self._new_name(path.rstrip("/"))
         return self._files[path]
+
+    def _new_name(self, path: str) -> str:
+        """The last name of a path, numbered where another file has it already."""
+        name = PurePosixPath(path).name
+        if PurePosixPath(name).stem in sys.stdlib_module_names:
+            name = f"program/{name}"  # or it would pass for Python's own
+        others = self._taken.setdefault(name, [])
+        for number, other in enumerate(others):
+            if f"/{path}".endswith(f"/{other}") or f"/{other}".endswith(f"/{path}"):
+                return _numbered(name, number)
+        others.append(path)
+        return _numbered(name, len(others) - 1)
 
     def _known_words(self, text: str, *, keep_length: bool = False) -> str:
         if not self._words:
@@ -238,6 +254,18 @@ class Scrubber:
             return word
         digest = hashlib.blake2b(word.encode(), key=self._key, digest_size=8).hexdigest()
         return "".join(chr(ord("a") + int(digit, 16)) for digit in digest[:8])
+
+
+def _numbered(name: str, number: int) -> str:
+    """``utils.py``, ``utils~2.py``."""
+    stem, dot, suffix = name.partition(".")
+    return f"{stem}~{number + 1}{dot}{suffix}" if number else name
+
+
+def _generated(path: str) -> str | None:
+    """The name of a file that Inductor wrote, by which it is known as such."""
+    found = _INDUCTOR.search(path)
+    return found and found[0].lstrip("/")
 
 
 @lru_cache(maxsize=1)

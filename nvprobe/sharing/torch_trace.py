@@ -78,7 +78,13 @@ _NUMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def _event(raw: bytes | msgspec.Raw, scrub: Scrubber) -> bytes | None:
     """An event with its numbers as they were written; None for what is none."""
     try:
+        bytes(raw).decode()
+    except UnicodeDecodeError:
+        raw = bytes(raw).decode(errors="replace").encode()
+    try:
         fields = _NUMBER.decode(raw)
+        if "ph" not in fields:
+            return None
         own = {key: fields[key] for key in _FIELDS if key in fields}
         texts = {key: value for key, value in own.items() if bytes(value)[:1] in (b'"', b"{", b"[")}
         decoded = {key: msgspec.json.decode(value) for key, value in texts.items()}

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.slow
 
 CASES = CORPUS / "cases"
 
-WAITING = {
-    "n25": "nvprobe redact",
-}
+WAITING = {}
 
 
 def sidecars() -> list[object]:

@@ -218,3 +218,14 @@ def test_nothing_appears_beside_the_input(capsys):
         run(capsys, "analyze", str(path))
         assert path.read_bytes() == before
         assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_reports_hold_no_folder_and_no_command_line(capsys, corpus):
+    """Without having to ask: names of ranges lose their folders, processes their arguments."""
+    case = corpus / "cases" / "n25.sqlite"
+    private = json.loads((corpus / "cases" / "n25.expect.json").read_text())["bytes_absent"]
+    for extra in ([], ["--json"]):
+        code, out, _ = run(capsys, "analyze", str(case), *extra)
+        assert code == 0
+        assert [text for text in private if text in out.replace("\\/", "/")] == []
+        assert "load train.py" in out
