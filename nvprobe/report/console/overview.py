@@ -12,6 +12,7 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Kind, Method
 from nvprobe.readers.input_errors import counted
+from nvprobe.report.capture import program
 from nvprobe.report.console import waits
 from nvprobe.report.console.folding import Folds, fold
 from nvprobe.report.console.format import in_steps, per_step, percent, plain, span, time
@@ -138,7 +139,7 @@ def _without_range(analysis: Analysis) -> str:
         return ""
     largest = sorted(threads, key=lambda row: -threads[row].gpu_ns)[:3]
     named = [
-        f"{plain(trace.text(int(trace.threads.name[row])) or 'thread')} "
+        f"{plain(program(trace.text(int(trace.threads.name[row]))) or 'thread')} "
         f"(tid {int(trace.threads.tid[row])})"
         for row in largest
     ]
