@@ -15,8 +15,8 @@ STEP_WORDS = """step iter iteration batch microbatch epoch request replay decode
 
 
 OPTIMIZER = re.compile(r"(?i)^optim(izer)?$|(?:^|.*[^a-z])optimizer[._]step(#.*)?$")
-PARTS = """data dataload dataloader dataloading data_load data_loader data_loading h2d to_device
-    forward loss backward clip grad_clip zero_grad eval evaluation""".split()  # noqa: SIM905
+PARTS = """data dataload dataloader dataloading data_load data_loader data_loading forward loss
+    backward eval evaluation""".split()  # noqa: SIM905
 
 
 def clean(text: str) -> tuple[str, int, bool]:
@@ -172,8 +172,7 @@ class Oracle:
         category = self.trace.text(int(self.trace.ranges.category[r[3]]))
         domain = self.trace.text(int(self.trace.ranges.domain[r[3]]))
         module = source == RangeSource.MODULE or (domain == "nvprobe" and category == "module")
-        by_name = r[4].lower() in PARTS or re.match(r"(Optimizer\.)?zero_grad#", r[4])
-        return bool(module or by_name or r[4].startswith(("fwd:", "nn.Module: ")))
+        return bool(module or r[4].lower() in PARTS or r[4].startswith(("fwd:", "nn.Module: ")))
 
     def leading(self, ranges: list[tuple]) -> tuple[str, ...]:
         """What stands before an autograd thread's own path: closures' work, where there is any."""

@@ -95,9 +95,8 @@ def autograd_names(names: pa.StringArray) -> Column:
 
 _OPTIMIZER = r"(?i)^optim(?:izer)?$|(?:^|[^a-z])optimizer[._]step(?:#.*)?$"
 _CLOSURE = (
-    r"(?i)^(?:data|data_?load(?:er|ing)?|h2d|to_device|forward|loss|backward|clip|grad_clip|"
-    r"zero_grad|eval(?:uation)?|(?:Optimizer\.)?zero_grad#.*)$|"
-    r"^\[(?:pl|Strategy)\].*[.](?:training_step|backward|optimizer_zero_grad)$"
+    r"(?i)^(?:data|data_?load(?:er|ing)?|forward|loss|backward|eval(?:uation)?)$|"
+    r"^\[(?:pl|Strategy)\].*[.](?:training_step|backward)$"
 )
 
 

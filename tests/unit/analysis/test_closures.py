@@ -25,8 +25,8 @@ def rows(trace: Trace) -> dict[str, dict[str, Any]]:
 
 
 def op(correlation: int, start: int, end: int) -> tuple[int, ...]:
-    """A kernel of process 0."""
-    return (KERNEL, 0, 0, correlation, start, end, 0, -1)
+    """A kernel of process 0, on a GPU that is not known."""
+    return (KERNEL, 0, -1, correlation, start, end, 0, -1)
 
 
 def lightning() -> Trace:
