@@ -21,13 +21,7 @@ import numpy as np
 from nvprobe.analysis.steady import steady_steps
 from nvprobe.analysis.steps import steps, unnamed_steps
 from nvprobe.attribution import attribute
-from nvprobe.attribution.model import (
-    Attribution,
-    Outside,
-    RangeTree,
-    Unfiltered,
-    shown_path,
-)
+from nvprobe.attribution.model import Attribution, Outside, RangeTree, Unfiltered, shown_path
 from nvprobe.errors import UsageError
 from nvprobe.trace import NO_NAME, NO_ROW, OPEN, Column, Payloads, Table, Trace
 
@@ -42,14 +36,8 @@ _ROWS = (
 )
 """Tables that others refer to by row, or that are filtered by rules of their own."""
 _ALWAYS = (
-    "callchains",
-    "graph_nodes",
-    "os_stacks",
-    "sample_stacks",
-    "python_stacks",
-    "backtraces",
-    "backtrace_stacks",
-    "payload_fields",
+    *("callchains", "graph_nodes", "os_stacks", "sample_stacks", "python_stacks"),
+    *("backtraces", "backtrace_stacks", "payload_fields"),
 )
 """Tables that only serve to look something up."""
 
@@ -253,11 +241,7 @@ class _Sieve:
         gone[of_range] = ~ranges[table.range[of_range]]
         alone = self.records(table.take(~of_range))
         held = table.take(of_range & ~gone)
-        columns = {
-            name: np.concatenate([values, alone.columns()[name]])
-            for name, values in held.columns().items()
-        }
-        return table.with_columns(**columns)
+        return table.with_columns(**Payloads.joined([held.columns(), alone.columns()]).columns())
 
     def cut(self, kept: Column) -> tuple[Table, RangeTree]:
         """The ranges and their tree, cut to the window of their process.

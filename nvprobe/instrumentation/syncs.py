@@ -49,7 +49,7 @@ from nvprobe.instrumentation import (
 )
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.emitter import Category, Label
-from nvprobe.instrumentation.hooks import Hooks, after_import
+from nvprobe.instrumentation.hooks import Hooks, after_import, around
 from nvprobe.instrumentation.sources import is_library, user_stack
 from nvprobe.placement import placement
 
@@ -187,16 +187,13 @@ def _distributed() -> bool:
     return placement().rank is not None or bool(initialized and initialized())
 
 
-def _becoming_distributed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        """The same, torch's sync debug mode off from now on."""
-        if _hooks.active:
-            _end()
-            sync_methods.begin(_try_to_note, indexing=True)
-        return original(*args, **kwargs)
-
-    return init_process_group
+@around
+def _becoming_distributed(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The same, torch's sync debug mode off from now on."""
+    if _hooks.active:
+        _end()
+        sync_methods.begin(_try_to_note, indexing=True)
+    return original(*args, **kwargs)
 
 
 def _next_step(_done: int) -> None:
@@ -253,21 +250,16 @@ def _quietly(set_mode: Callable[[int], object], mode: int) -> None:
         _setting_ours.now = False
 
 
-def _setting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Note which mode the program wants; ours warns in any case."""
+@around
+def _setting(original: Callable[..., Any], debug_mode: int | str) -> None:
+    """Set the mode that the program wants; warnings keep coming to nvprobe in any case."""
+    global _wanted_mode
+    original(debug_mode)
+    import torch
 
-    @functools.wraps(original)
-    def set_sync_debug_mode(debug_mode: int | str) -> None:
-        """Set the program's own mode; warnings keep coming to nvprobe."""
-        global _wanted_mode
-        original(debug_mode)
-        import torch
-
-        _wanted_mode = int(torch.cuda.get_sync_debug_mode())
-        if _wanted_mode == 0 and _takes_warnings():
-            _quietly(original, WARN)
-
-    return set_sync_debug_mode
+    _wanted_mode = int(torch.cuda.get_sync_debug_mode())
+    if _wanted_mode == 0 and _takes_warnings():
+        _quietly(original, WARN)
 
 
 def _put_first() -> None:
@@ -277,16 +269,11 @@ def _put_first() -> None:
         filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
 
 
-def _keeping_first(original: Callable[[], None]) -> Callable[[], None]:
+@around
+def _keeping_first(original: Callable[[], None]) -> None:
     """Called after each change of the filters: put ours first again."""
-
-    @functools.wraps(original)
-    def filters_mutated() -> None:
-        """The same, with nvprobe's filter in front again."""
-        _put_first()
-        original()
-
-    return filters_mutated
+    _put_first()
+    original()
 
 
 def _showing(original: Callable[[Any], None]) -> Callable[[Any], None]:

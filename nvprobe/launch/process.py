@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvprobe.launch import child, proc
+from nvprobe.launch import child, proc, rundir
 from nvprobe.launch.options import Timeouts
 
 Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "died"]
@@ -46,7 +45,6 @@ _FULL_DISK_S = 5.0
 _HURRIED_S = 10.0
 """Patience with an nsys that makes no progress, once the end was asked for: schedulers and torchrun
 kill what still runs 30 s after their SIGTERM."""
-_FULL_BELOW = 2**20
 _IDLE_SHARE = 0.02
 """nsys that uses less of a CPU than this, and writes nothing, makes no progress."""
 
@@ -274,7 +272,7 @@ class _Watch:
                 self.report("the program has ended, nsys is writing its report")
             window = time.monotonic() - since
             patience = min(self.timeouts.finish_s, _HURRIED_S if self.interrupts else math.inf)
-            if disk_full(self.fallback.parent):  # nsys then waits for ever
+            if rundir.disk_full(self.fallback.parent):  # nsys then waits for ever
                 patience = min(patience, _FULL_DISK_S)
             stuck = window > patience
             if window > min(5.0, patience) and self.moved(seen, window):
@@ -392,11 +390,3 @@ def _bytes_below(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += Path(parent, name).lstat().st_size
     return total
-
-
-def disk_full(folder: Path) -> bool:
-    """Whether a folder's file system has no space left, or cannot be asked."""
-    try:
-        return shutil.disk_usage(folder).free < _FULL_BELOW
-    except OSError:
-        return False

@@ -34,7 +34,7 @@ from nvprobe.launch.options import LaunchOptions, Outcome
 from nvprobe.launch.overhead import WindowStatus
 from nvprobe.launch.plan import Plan, make_plan
 from nvprobe.launch.proc import clear_stale_locks
-from nvprobe.launch.process import LOG, Ending, disk_full, run_alone, run_under_nsys
+from nvprobe.launch.process import LOG, Ending, run_alone, run_under_nsys
 from nvprobe.launch.redaction import redacted, redacted_words
 from nvprobe.launch.target import Target, resolve
 from nvprobe.launch.verify import (
@@ -237,7 +237,7 @@ class _Run:
         """What to do where nsys did not start the program, reported before it is done."""
         late = ending.trouble == "start-timeout"
         said = "it said: " + ("nothing" if late else _last_words(temporary / LOG))
-        if disk_full(temporary):
+        if rundir.disk_full(temporary):
             said = DISK_FULL
         within = f" within {self.options.timeouts.start_s:g} s" if late else ""
         how = "with torch.profiler" if self.plan.instrumented else "without a profiler"
@@ -303,7 +303,7 @@ class _Run:
                 timeouts=options.timeouts,
             )
         except ToolError as error:
-            why = DISK_FULL if disk_full(self.folder) else error
+            why = DISK_FULL if rundir.disk_full(self.folder) else error
             outcome.problem = f"the report was written but not exported: {why}"
             return
         outcome.files.append(exported)

@@ -33,6 +33,7 @@ GRAPH_NODES = "graph_nodes"
 REPORT = "report"
 """Name of the nsys report, without suffix."""
 
+_FULL_BELOW = 2**20
 _OURS = (
     "report.*",
     "report_pqtdir",
@@ -254,3 +255,11 @@ def _cannot_write(folder: Path, error: OSError) -> UsageError:
     return UsageError(
         f"{folder} cannot be created ({error.strerror}): give a folder that can be written with -o"
     )
+
+
+def disk_full(folder: Path) -> bool:
+    """Whether a folder's file system has no space left, or cannot be asked."""
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW
+    except OSError:
+        return False

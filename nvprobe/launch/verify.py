@@ -18,8 +18,8 @@ from typing import Literal
 from nvprobe.errors import ToolError
 from nvprobe.launch.options import Timeouts, Window
 from nvprobe.launch.overhead import WindowStatus
-from nvprobe.launch.process import LOG, Ending, disk_full
-from nvprobe.launch.rundir import REPORT
+from nvprobe.launch.process import LOG, Ending
+from nvprobe.launch.rundir import REPORT, disk_full
 from nvprobe.nsys import Nsys, export, find_importer, import_qdstrm
 
 _SMALLEST_REPORT = 1024
