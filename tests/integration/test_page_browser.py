@@ -160,7 +160,7 @@ SAME = """(given) => given.filter(([value, format, text]) => {
 })"""
 STRAY_DIGITS = """() => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-    const known = '[data-field], [data-rows], .event, .name, .keys, .left-out, option, script, style, title';
+    const known = '[data-field], [data-rows], .event, .name, .keys, .left-out, th, option, script, style, title';
     for (let node = walk.nextNode(); node; node = walk.nextNode())
         if (/[0-9]/.test(node.data) && !node.parentElement.closest(known)) found.push(node.data);
     return found;

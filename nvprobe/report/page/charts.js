@@ -28,28 +28,73 @@ function stackedBar(parts, label) {
     element("ul", { class: "keys-list" }, ...keys));
 }
 
+const MOST_BARS = 400;
+const BAR_HEIGHT = 130;
+
 /**
- * Steps side by side: host time, and beneath it what of it the GPU was busy.
+ * Steps side by side, each cut into what its time went to; where that is not known, its host time.
  * @param {(row: number) => void} choose
  */
 function stepChart(choose) {
-  const { steps } = page.document;
-  const most = Math.max(1, ...steps.map((/** @type {any} */ step) => Number(step.wall_ns ?? 0)));
-  const wide = Math.max(3, Math.min(46, 940 / steps.length));
-  const bars = steps.map((/** @type {any} */ step, /** @type {number} */ row) => {
-    const tall = (Number(step.wall_ns ?? 0) / most) * 120;
-    const busy = Math.min(tall, (Number(step.gpu_busy_ns ?? 0) / most) * 120);
-    const bar = (/** @type {number} */ height, /** @type {string} */ name) =>
-      drawing("rect", { x: row * wide, y: 124 - height, width: Math.max(wide - 2, 1), height: Math.max(height, 0), class: name });
-    const title = drawing("title", {}, `step ${step.index}: ${formatted(step.wall_ns, "ns")}`);
-    return drawing("g", { class: "step-bar", tabindex: 0, role: "button", "aria-label": `step ${step.index}, ${formatted(step.wall_ns, "ns")}`,
-      onclick: () => choose(row),
+  const counted = countedSteps();
+  const rows = counted.slice(0, MOST_BARS);
+  const parts = rows.map(partsOfStep);
+  const lengths = parts.map((some) => some.reduce((sum, [, ns]) => sum + ns, 0));
+  const most = lengths.reduce((a, b) => Math.max(a, b), 1);
+  const wide = Math.max(3, Math.min(46, 940 / rows.length));
+  const bars = rows.map((row, number) => {
+    const step = page.document.steps[row];
+    let y = BAR_HEIGHT;
+    const boxes = parts[number].map(([what, ns]) => {
+      const height = (ns / most) * (BAR_HEIGHT - 4);
+      y -= height;
+      return drawing("rect", { x: number * wide, y: y.toFixed(2), width: Math.max(wide - 2, 1), height: height.toFixed(2), fill: partColor(what) });
+    });
+    const label = `${stepName(step)}, ${formatted(step.wall_ns, "ns")}`;
+    return drawing("g", { class: "step-bar", tabindex: 0, role: "button", "aria-label": label, onclick: () => choose(row),
       onkeydown: (/** @type {KeyboardEvent} */ event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose(row)) },
-      title, bar(tall, "step-host"), bar(busy, "step-busy"));
+      drawing("title", {}, label), ...boxes);
   });
+  const whats = [...new Set(parts.flatMap((some) => some.map(([what]) => what)))];
   return element("figure", { class: "steps" },
-    drawing("svg", { width: Math.max(steps.length * wide, 60), height: 128, role: "group", "aria-label": "Length of each step" }, ...bars),
-    element("div", { class: "legend" }, legendEntry("host time of a step", PALETTE.pale), legendEntry("of it, GPU busy", PALETTE.blue)));
+    element("div", { class: "steps-scroller" }, drawing("svg", { width: Math.max(rows.length * wide, 60), height: BAR_HEIGHT, role: "group", "aria-label": "Length of each step" }, ...bars)),
+    element("div", { class: "legend" }, ...whats.map((what) => legendEntry(what === "gpu" ? "GPU busy" : words(what), partColor(what)))),
+    rows.length < counted.length && element("p", { class: "note left-out" }, `The first ${MOST_BARS} steps are drawn.`));
+}
+
+/** @returns {number[]} rows of the steps that the other tables are about, too */
+function countedSteps() {
+  const { steps } = page.document;
+  const rows = steps.map((/** @type {any} */ _, /** @type {number} */ row) => row);
+  const steady = rows.filter((/** @type {number} */ row) => steps[row].steady !== false);
+  return steady.length ? steady : rows;
+}
+
+/**
+ * What the time of a step went to, for its bar: GPU work first, then idle time by cause.
+ * @param {number} row
+ * @returns {[string, number][]}
+ */
+function partsOfStep(row) {
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const part of page.document.step_parts?.parts ?? []) {
+    const ns = Number(part.ns[row] ?? 0);
+    if (ns > 0) sums.set(part.what, (sums.get(part.what) ?? 0) + ns);
+  }
+  if (!sums.size) return [["host_time", Number(page.document.steps[row].wall_ns ?? 0)]];
+  const order = ["gpu", ...Object.keys(COLORS.idle)];
+  return [...sums].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
+}
+
+/** @param {string} what */
+function partColor(what) {
+  return what === "gpu" ? BUSY : COLORS.idle[what] ?? PALETTE.pale;
+}
+
+/** @param {any} step */
+function stepName(step) {
+  return [`${step.unit ?? "step"} ${step.index}`, step.phase].filter(Boolean).join(" · ");
 }
 
 /**

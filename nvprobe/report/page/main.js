@@ -5,6 +5,7 @@ const SECTIONS = [
   { id: "summary", title: "Summary", build: summary },
   { id: "timeline", title: "Timeline", build: () => (page.about.timeline ? element("div", { class: "panel", id: "timeline-here" }, element("p", { class: "note" }, "Unpacking events …")) : null) },
   { id: "paths", title: "Time by path", build: () => (page.document.ranges.length ? element("div", { class: "panel" }, paths().element) : null) },
+  { id: "inference", title: "Inference", build: inferenceSection },
   { id: "kernels", title: "Kernels", build: kernelsSection },
   { id: "waits", title: "Waits", build: waitsSection },
   { id: "overlap", title: "Overlap", build: overlapSection },

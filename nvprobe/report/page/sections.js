@@ -91,6 +91,11 @@ function overlapSection() {
     tableOf("Communication", "collectives", [
       col("kernel", "name", "text", { most: 60 }), col("operation", "collective", "text"), col("exposed", "exposed_ns", "ns", { bar: true }), col("GPU time", "gpu_ns", "ns", { bar: true }),
       col("count", "count"), col("longest", "longest_ns", "ns"), col("bytes", "bytes", "bytes"), col("path", "path", "path", { most: 44 }),
+    ], { target: byPath }),
+    tableOf("Who waits for whom", "collectives_by_process", [
+      col("operation", "collective", "text"), col("process", "process", "plain"), col("GPU", "device", "plain"), col("waits", "wait_ns", "ns", { bar: true }),
+      col("transfers", "transfer_ns", "ns"), col("GPU time", "gpu_ns", "ns"), col("collectives", "count"), col("arrives last", "last"),
+      col("others wait for it", "awaited_ns", "ns", { bar: true }), col("path", "path", "path", { most: 44 }),
     ], { target: byPath }));
 }
 
@@ -113,6 +118,25 @@ function graphsSection() {
       : null));
 }
 
+function inferenceSection() {
+  if (!page.document.inference) return null;
+  const { budget } = page.document.inference;
+  return some(
+    tableOf("Phases", "inference.phases", [
+      col("phase", "phase", "text"), col("steps", "steps"), col("median", "wall_p50_ns", "ns", { bar: true }), col("p90", "wall_p90_ns", "ns"), col("p99", "wall_p99_ns", "ns"),
+      col("GPU busy", "busy_ns", "ns"), col("from begin to begin", "interval_ns", "ns"), col("between steps", "gap_ns", "ns"), col("all", "total_ns", "ns"),
+      col("requests", "requests"), col("tokens", "tokens"), col("tokens/s", "tokens_per_s"),
+    ]),
+    budget.length ? element("div", { class: "panel" }, element("h3", {}, "A mean step of the first phase"),
+      stackedBar(budget.map((/** @type {any} */ part, /** @type {number} */ row) => ({
+        place: ["inference", "budget", row, "ns"], label: words(part.part), color: part.part === "busy" ? BUSY : Object.values(PALETTE)[row % 9],
+      })), "Parts of a mean step")) : null,
+    tableOf("Slowest steps", "inference.slowest", [
+      col("reason", "reason", "text"), col("step", "index", "plain"), col("phase", "phase", "text"), col("from begin to begin", "interval_ns", "ns", { bar: true }),
+      col("usually", "usual_ns", "ns"), col("more of the reason", "reason_ns", "ns"),
+    ]));
+}
+
 function stepsSection() {
   if (!page.document.steps.length) return null;
   const choose = (/** @type {number} */ row) => {
@@ -120,10 +144,11 @@ function stepsSection() {
     state.set({ step: row, from, to, section: "timeline" });
   };
   return some(
-    element("div", { class: "panel" }, element("h3", {}, "Length of each step"), stepChart(choose)),
+    element("div", { class: "panel" }, element("h3", {}, "Length of each counted step"), stepChart(choose)),
     tableOf("Steps", "steps", [
-      col("path", "path", "path"), col("step", "index", "plain"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
-      col("GPU idle", "idle_ns", "ns"), col("ops", "ops"), col("launches without a record", "missing_launches"), col("process", "process", "plain"),
+      col("path", "path", "path"), col("step", "index", "plain"), col("is", "unit", "text"), col("phase", "phase", "text"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
+      col("GPU idle", "idle_ns", "ns"), col("ops", "ops"), col("prefill tokens", "prefill_tokens"), col("decode tokens", "decode_tokens"),
+      col("requests", "decode_requests"), col("counted", "steady", "text"), col("launches without a record", "missing_launches"), col("process", "process", "plain"),
     ]));
 }
 

@@ -8,14 +8,14 @@ const REASONS = [PALETTE.orange, PALETTE.yellow, PALETTE.pink, PALETTE.red, PALE
 function summary() {
   return element("div", { class: "summary" },
     element("h1", {}, field(["verdict"], "text")),
-    figures(), warnings(), windows(), ledger(), findings(), missing());
+    figures(), leftOut(), warnings(), windows(), ledger(), findings(), missing());
 }
 
 /** The few numbers that one remembers. */
 function figures() {
   const { document: found } = page;
   const tiles = [];
-  if (found.step_spread) {
+  if (found.step_spread && !found.inference) {
     tiles.push(tile("Step, host time", field(["step_spread", "median_ns"], "ns"),
       ["median of ", field(["step_spread", "count"], "count"), " · ", field(["step_spread", "shortest_ns"], "ns"), " to ", field(["step_spread", "longest_ns"], "ns")]));
   }
@@ -24,6 +24,12 @@ function figures() {
       [field(["profiler", "source"], "text"), " · ", field(["profiler", "unprofiled_bounds_ns", 0], "ns"), " to ", field(["profiler", "unprofiled_bounds_ns", 1], "ns"),
         " · with it ", field(["profiler", "profiled_step_ns"], "ns")]));
   }
+  if (found.inference?.phases.length) {
+    const here = ["inference", "phases", 0];
+    tiles.push(tile(element("span", {}, field([...here, "phase"], "text"), " ", field(["inference", "unit"], "text"), ", median"), field([...here, "wall_p50_ns"], "ns"),
+      [named("p90 "), field([...here, "wall_p90_ns"], "ns"), named(", p99 "), field([...here, "wall_p99_ns"], "ns"),
+        ...(found.inference.phases[0].tokens_per_s === null ? [] : [" · ", field([...here, "tokens_per_s"], "count"), " tokens/s"])]));
+  }
   if (found.devices.length) {
     const all = found.devices.length === 1;
     tiles.push(tile("GPU busy", field(["devices", 0, "busy_ns"], "ns"),
@@ -31,6 +37,14 @@ function figures() {
     tiles.push(tile("GPU work", field(["ledger", "ops"], "count"), ["ops · ", field(["ledger", "gpu_ns"], "ns"), " of GPU time"]));
   }
   return element("div", { class: "tiles" }, ...tiles);
+}
+
+/** What of a whole run is not counted. */
+function leftOut() {
+  if (!page.document.left_out) return null;
+  const here = "left_out";
+  return element("p", { class: "note counted" }, "Counted: the steady steps. Left out: ", field([here, "start_ns"], "ns"), " before the first step, ",
+    field([here, "warmup_steps"], "count"), " steps that had not settled (", field([here, "warmup_ns"], "ns"), "), ", field([here, "end_ns"], "ns"), " after the last one.");
 }
 
 /** @param {Child} title @param {HTMLElement} figure @param {Child[]} rest */
@@ -55,7 +69,7 @@ function windows() {
       .filter((/** @type {any} */ one) => one.device === device.device)
       .sort((/** @type {any} */ a, /** @type {any} */ b) => b.ns - a.ns);
     const parts = [
-      { place: ["devices", row, "busy_ns"], label: "busy", color: "#35506b" },
+      { place: ["devices", row, "busy_ns"], label: "busy", color: BUSY },
       ...causes.map((/** @type {any} */ one) => ({
         place: ["idle", "by_device", one.number, "ns"], label: `idle: ${words(one.cause)}`,
         color: COLORS.idle[one.cause] ?? PALETTE.gray, target: `cause:${one.cause}`,

@@ -136,7 +136,7 @@ function value(row, column) {
 
 /** @param {unknown} found */
 function hasValue(found) {
-  return found !== null && found !== undefined && found !== "" && found !== 0;
+  return found !== null && found !== undefined && found !== "" && found !== 0 && found !== false;
 }
 
 /** @param {any} a @param {any} b */

@@ -50,7 +50,7 @@ class Timeline {
 
   stepChooser() {
     const options = page.document.steps.map((/** @type {any} */ step, /** @type {number} */ row) =>
-      element("option", { value: row }, `step ${step.index}${this.has(row) ? "" : " (not in detail)"}`));
+      this.reaches(row) && element("option", { value: row }, `${stepName(step)}${this.has(row) ? "" : " (not in detail)"}`));
     return /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Step", id: "step",
       onchange: () => this.chooseStep(Number(this.chooser.value)) },
       element("option", { value: -1 }, "whole capture"), ...options));
@@ -92,6 +92,11 @@ class Timeline {
   has(row) {
     const [start, end] = this.spans[row];
     return page.about.timeline.windows.some((/** @type {number[]} */ one) => one[0] <= start && end <= one[1] + 1);
+  }
+
+  /** @param {number} row of the steps: whether it lies in the part of the capture that is counted */
+  reaches(row) {
+    return this.spans[row][0] < this.length && this.spans[row][1] > 0;
   }
 
   /** The view of the URL, else a step in the middle of the capture. */
@@ -204,8 +209,9 @@ class Timeline {
 
   /** @param {number} by */
   nextStep(by) {
-    const next = this.step < 0 ? (by > 0 ? 0 : this.spans.length - 1) : this.step + by;
-    if (this.spans[next]) this.chooseStep(next);
+    const first = this.spans.findIndex((_, row) => this.reaches(row));
+    const next = this.step < 0 ? (by > 0 ? first : this.spans.length - 1) : this.step + by;
+    if (this.spans[next] && this.reaches(next)) this.chooseStep(next);
   }
 
   listen() {

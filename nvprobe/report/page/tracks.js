@@ -22,6 +22,9 @@ const PALETTE = {
   blue: "#0072b2", red: "#d55e00", pink: "#cc79a7", gray: "#8c8c8c", pale: "#b9c4cf",
 };
 
+/** GPU work as a whole. */
+const BUSY = "#35506b";
+
 /** Idle causes. */
 const CAUSES = {
   sync: PALETTE.red, allocation: PALETTE.pink, compilation: PALETTE.yellow, collective: PALETTE.blue,

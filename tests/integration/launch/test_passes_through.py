@@ -123,6 +123,7 @@ def test_nothing_of_the_environment_is_written(launch: Launcher, nsys: Nsys) -> 
     launch.environ["MY_SECRET"] = "sesame-4711"
     result = launch(launch.script("pass"), "--api-key", "hunter2", analyze=True)
     assert (result.folder / "analysis.json").exists()
+    assert (result.folder / "report.html").stat().st_mode & 0o777 == 0o600
     for file in result.folder.iterdir():
         if file.suffix in {".json", ".jsonl"}:
             text = file.read_text()

@@ -60,6 +60,7 @@ def test_the_example_ends_with_a_useful_report(bare: Launcher) -> None:
     assert result.run["backend"] == "torch"
     assert result.run["steps"] == 20
     analysis = json.loads((result.folder / "analysis.json").read_text())
+    assert analysis["verdict"] in (result.folder / "report.html").read_text("utf-8")
     assert [step["index"] for step in analysis["steps"]] == list(range(10))
 
 
