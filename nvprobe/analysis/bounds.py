@@ -70,7 +70,7 @@ def _by_cause(evidence: Evidence, found: Sequence[Finding]) -> str:
             for idle in (evidence.idle(*causes),)]  # fmt: skip
     most, phrase, idle = max(sums, key=lambda one: one[0])
     if evidence.busy_share < MOSTLY:
-        if not evidence.repeats:
+        if not evidence.repeats and not evidence.of_a_loop:
             return "unclear: the capture shows no repeated step, so waiting may be start-up"
         if sum(one[0] for one in sums) < total / 2:
             return "unclear: most idle time lies outside of repeated steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -81,6 +82,18 @@ _OF_THE_CAPTURE = {
     ),
 }
 """Fields of an Analysis that are ``None`` where the capture has nothing for them."""
+_BY_LAUNCH = {
+    "GPU records (kernels, copies)": "run it where nvprobe doctor finds a GPU that nsys records",
+    "GPU work": "run it where nvprobe doctor finds a GPU",
+    "NVTX ranges": "nvprobe launch without --annotate off, or nvprobe.range in the program",
+    "kernels inside CUDA graphs": "nvprobe launch --kernels-in-graphs",
+    "CUDA graph capture": "nvprobe launch --steps from before the graphs are captured",
+    "source lines and modules": "nvprobe launch --backend torch --python-backtraces",
+    "awaited streams": "nvprobe launch --backend nsys",
+    "FLOPs of convolutions": "nvprobe launch --with-torch-trace",
+    "memory": "nvprobe launch --memory-usage",
+}
+"""How ``nvprobe launch`` records what a run of it lacks; others hear of nsys and torch."""
 
 
 def missing(
@@ -94,7 +107,14 @@ def missing(
         _convolutions(attribution, shapes),
         _savings(replayed),
     ]
-    return tuple(entry for entry in found if entry is not None)
+    return _by_launch(attribution.trace, [entry for entry in found if entry is not None])
+
+
+def _by_launch(trace: Trace, entries: list[Missing]) -> tuple[Missing, ...]:
+    """With nvprobe's own options, where ``nvprobe launch`` wrote the capture."""
+    if trace.profiling is None:
+        return tuple(entries)
+    return tuple(replace(one, how=_BY_LAUNCH.get(one.what, one.how)) for one in entries)
 
 
 def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
@@ -105,7 +125,7 @@ def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
         if getattr(analysis, field) is None
     ]
     absent = [one for field, one in _OF_THE_CAPTURE.items() if getattr(analysis, field) is None]
-    return (*old, *absent)
+    return (*old, *_by_launch(analysis.attribution.trace, absent))
 
 
 def _captured_ranges(attribution: Attribution) -> Missing | None:
@@ -205,7 +225,9 @@ def warnings(
 ) -> tuple[str, ...]:
     """The loader's warnings, the profiler's own errors, then those of each rule."""
     trace = attribution.trace
+    profiling = trace.profiling
     found = [
+        profiling.failure if profiling is not None and len(trace.ops) else None,
         *trace.warnings,
         *_diagnostics(trace),
         _lost_launches(trace, lost, steps),

@@ -57,6 +57,7 @@ def steps(attribution: Attribution, lost_launches: Column) -> Steps:
     order = np.lexsort((found["start"], found["process"]))
     found = {name: values[order] for name, values in found.items()}
     process, start, end = found["process"], found["start"], found["end"]
+    _leave_out_teardown(attribution, process, start, end)
     own = _work(attribution, process, start, end)
     return Steps(
         **found,
@@ -99,6 +100,31 @@ def _units(attribution: Attribution, lacking: Column) -> Units:
     return units.with_columns(
         start=np.maximum(units.start, trace.start_ns), end=np.minimum(units.end, trace.end_ns)
     )
+
+
+def _leave_out_teardown(
+    attribution: Attribution, process: Column, start: Column, end: Column
+) -> None:
+    """Cut, in place, the last step of a process that lasts on when nothing is recorded any more.
+
+    A step ends where the next one begins, so the last one may last until the program's end. Where
+    after its last call and range more than twice the longest other step follows, it is as long as
+    a median step, or ends with that call or range.
+    """
+    calls, ranges = attribution.trace.calls, attribution.trace.ranges
+    for number in np.unique(process).tolist():
+        mine = np.flatnonzero(process == number)
+        last = mine[-1]
+        others = (end - start)[mine[:-1]]
+        if len(others) < 2 or end[last] - start[last] <= 2 * others.max():
+            continue
+        used = [start[last]]
+        for table, ends in ((calls, calls.end), (ranges, attribution.tree.end)):
+            inside = (table.process == number) & (table.start > start[last])
+            inside &= ends <= end[last]
+            used.append(ends[inside].max(initial=start[last]))
+        if end[last] - max(used) > 2 * others.max():
+            end[last] = max(*used, start[last] + int(np.median(others)))
 
 
 def _batches(attribution: Attribution, rows: Column) -> dict[str, Column]:

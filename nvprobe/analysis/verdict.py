@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvprobe.analysis.model import DeviceUse, PathQuantities
+from nvprobe.analysis.model import UNKNOWN, DeviceUse, PathQuantities
 from nvprobe.attribution.model import Attribution, Kind, PathTable, shown_path
+from nvprobe.trace import Column
 
 _LARGEST_SHARE = 0.4
 """A path is named as the place where GPU time goes from this share of it on."""
@@ -66,12 +67,7 @@ def verdict(
     """What bounds the run and where the GPU time goes, in one sentence."""
     total = int(attribution.duration.sum())
     if not len(devices) or not total:
-        filtered = attribution.outside is not None and attribution.outside.ops > 0
-        return (
-            "unclear: no GPU work lies inside the filters"
-            if filtered
-            else "unclear: the capture has no GPU records"
-        )
+        return _without_gpu(attribution, ranges, doubts)
     if doubts.suspect_ns > _DOUBTFUL_SHARE * total:
         share = doubts.suspect_ns / total
         return f"unclear: {share:.0%} of GPU time is of ops whose recorded end cannot be right"
@@ -81,16 +77,40 @@ def verdict(
     if len(devices) > 1:
         use += f" over {len(devices)} GPUs"
     use += f"; {step}" if step else ""
-    place = _place(total, ranges, attribution.paths)
-    return f"{use}; {place}" if place else use
+    place = _place(total, ranges.gpu_ns, attribution.paths)
+    return f"{use}; {place[0]} of GPU time in {place[1]}" if place else use
 
 
-def _place(total: int, ranges: PathQuantities, paths: PathTable) -> str | None:
-    """The deepest range of the program (no operator, no library) with most of the GPU time."""
+def _without_gpu(attribution: Attribution, ranges: PathQuantities, doubts: Doubts) -> str:
+    """What there is to say without GPU work: why there is none, else where the host's time goes."""
+    outside, profiling = attribution.outside, attribution.trace.profiling
+    if outside is not None and outside.ops:
+        return f"unclear: no GPU work lies inside the filters{_elsewhere(attribution)}"
+    if profiling is not None and profiling.failure:
+        return f"{profiling.failure}, before any GPU work was recorded"
+    host = np.where(ranges.wall_ns == UNKNOWN, 0, ranges.wall_ns)
+    total = int(host[attribution.paths.parent < 0].sum())
+    if doubts.lost_launches or not total:
+        return "unclear: the capture has no GPU records"
+    place = _place(total, host, attribution.paths)
+    where = f"; {place[0]} of host time in {place[1]}" if place else ""
+    return f"CPU only, no GPU work is recorded: {duration(total)} in ranges{where}"
+
+
+def _elsewhere(attribution: Attribution) -> str:
+    """When the GPU works, where a window of time misses it."""
+    outside, ops = attribution.outside, attribution.whole.trace.ops
+    if outside is None or not any(word.startswith("time ") for word in outside.filters):
+        return ""
+    begin, end = int(ops.start.min()), int(ops.end.max())
+    return f"; the GPU works from {duration(begin)} to {duration(end)}"
+
+
+def _place(total: int, ns: Column, paths: PathTable) -> tuple[str, str] | None:
+    """(share, path) of the deepest range of the program with most of the time."""
     program = ~np.isin(paths.kind, (Kind.OPERATOR, Kind.LIBRARY))
-    large = np.flatnonzero((ranges.gpu_ns >= _LARGEST_SHARE * total) & program)
+    large = np.flatnonzero((ns >= _LARGEST_SHARE * total) & program)
     if not len(large):
         return None
-    best = large[np.lexsort((ranges.gpu_ns[large], paths.depth[large]))[-1]]
-    where = short_path(paths.text(int(best)))
-    return f"{int(ranges.gpu_ns[best]) / total:.0%} of GPU time in {where}"
+    best = large[np.lexsort((ns[large], paths.depth[large]))[-1]]
+    return f"{int(ns[best]) / total:.0%}", short_path(paths.text(int(best)))

@@ -7,6 +7,7 @@ inside a command the stages (load, attribute, analyze, report) are imported in t
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import sys
@@ -93,6 +94,20 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         name_variables(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that is misspelled, or a file where a command is due, is named."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            if near:
+                ctx.fail(f"{name!r} is not a command; did you mean {near[0]!r}?")
+            if Path(name).exists():
+                ctx.fail(f'{name!r} is not a command; did you mean "nvprobe analyze {name}"?')
+            ctx.fail(f"{name!r} is not a command; there are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def make_context(
         self,
@@ -189,7 +204,7 @@ def _one_line(error: Exception) -> str:
             "this where nvprobe is complete (run folders can be copied)"
         )
     if isinstance(error, OSError) and error.strerror:
-        file = f": {Path(str(error.filename)).name!r}" if error.filename else ""
+        file = f": {str(error.filename)!r}" if error.filename else ""
         return f"{error.strerror}{file}"
     return (
         f"internal error ({type(error).__name__}: {str(error)[:200]!r}); this is a defect of "

@@ -76,7 +76,7 @@ def command(
 
 def _default(first: str, kind: str) -> str:
     """A name in the working directory, never that of an input."""
-    stem = Path(first).resolve().name
+    stem = "stdin" if first == "-" else Path(first).resolve().name
     for suffix in (".gz", ".json", ".sqlite", ".nsys-rep", "_pqtdir", "_arwdir"):
         stem = stem.removesuffix(suffix)
     if kind == "perfetto":

@@ -61,12 +61,28 @@ def spare_inputs(target: Path | None, inputs: Iterable[str]) -> None:
     for given in inputs:
         with contextlib.suppress(OSError):
             if target.samefile(given):
-                raise UsageError(f"{in_words(target.name)} is an input; choose another --output")
+                raise UsageError(f"{in_words(target)} is an input; choose another --output")
+
+
+def as_typed(error: InputError, inputs: Iterable[str]) -> InputError:
+    """The error with the path as it was typed.
+
+    Readers name files alone, so that what is handed on names no folder of this machine.
+    """
+    from nvprobe.readers.input_errors import shown
+
+    name, colon, fault = str(error).partition(": ")
+    for given in inputs:
+        if colon and name == shown(given):
+            return InputError(f"{in_words(given)}: {fault}")
+        if colon and (inside := Path(given, name)).exists():
+            return InputError(f"{in_words(inside)}: {fault}")
+    return error
 
 
 def not_written(path: Path, fault: object) -> InputError:
     """The error for a file or folder that cannot be made."""
-    return InputError(f"cannot write {in_words(path.name)}: {fault}; choose another --output")
+    return InputError(f"cannot write {in_words(path)}: {fault}; choose another --output")
 
 
 def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:
@@ -76,7 +92,7 @@ def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) ->
     folder cannot be written to.
     """
     if path.exists() and not settings.force:
-        raise UsageError(f"{in_words(path.name)} exists already; --force overwrites it")
+        raise UsageError(f"{in_words(path)} exists already; --force overwrites it")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(partial)

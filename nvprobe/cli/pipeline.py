@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvprobe.cli.files import in_words
+from nvprobe.cli.files import as_typed, in_words
 from nvprobe.cli.progress import stages
 from nvprobe.cli.settings import Settings
-from nvprobe.errors import UsageError
+from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.analysis.selection import Selection
+    from nvprobe.trace import Trace
+
+
+def trace_of(inputs: Sequence[str], *, python_stacks: bool | None = None) -> Trace:
+    """Load files, folders, pipes and stdin (``-``). Raises InputError with paths as typed."""
+    from nvprobe.merging.load import load
+
+    with tempfile.TemporaryDirectory(prefix="nvprobe-") as folder:
+        files = [_file(given, Path(folder, f"pipe{at + 1}")) for at, given in enumerate(inputs)]
+        try:
+            return load(*files, python_stacks=python_stacks)
+        except InputError as error:
+            raise as_typed(error, inputs) from error
+
+
+def _file(given: str, spooled: Path) -> str:
+    """The input itself, or what comes out of a pipe as a file."""
+    if given != "-" and not Path(given).is_fifo():
+        return given
+    place = spooled.with_name("stdin" if given == "-" else spooled.name)
+    with place.open("xb") as file:
+        if given == "-":
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        else:
+            with Path(given).open("rb") as pipe:
+                shutil.copyfileobj(pipe, file)
+    return str(place)
 
 
 def analysis_of(
@@ -28,9 +58,7 @@ def analysis_of(
     """Load, attribute, analyze. Raises NvprobeError with a line fit to show."""
     with stages(settings, 3) as stage:
         stage("reading")
-        from nvprobe.merging.load import load
-
-        trace = load(*inputs, python_stacks=python_stacks)
+        trace = trace_of(inputs, python_stacks=python_stacks)
         snapshot = None
         if memory_snapshot is not None:
             from nvprobe.readers.memory_snapshot import load_memory_snapshot

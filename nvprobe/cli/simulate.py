@@ -88,11 +88,11 @@ def command(
     """
     from nvprobe.analysis.simulation import Asked, simulate
     from nvprobe.attribution import attribute
-    from nvprobe.merging.load import load
+    from nvprobe.cli.pipeline import trace_of
 
     spare_inputs(settings.output, list(inputs))
     asked = Asked(remove_sync, cuda_graph, dict(speed_up), overlap, drop)
-    found = simulate(attribute(load(*inputs)), asked)
+    found = simulate(attribute(trace_of(inputs)), asked)
     changed = any((remove_sync, cuda_graph, speed_up, overlap, drop))
     deliver(settings, _json(found, changed) if settings.as_json else _text(found, changed))
 

@@ -33,11 +33,11 @@ def command(settings: Settings, /, before: str, after: str, finding: int) -> Non
     """
     from nvprobe.analysis.verification import verify
     from nvprobe.attribution import attribute
-    from nvprobe.merging.load import load
+    from nvprobe.cli.pipeline import trace_of
     from nvprobe.report.console.format import time
 
     spare_inputs(settings.output, [before, after])
-    found = verify(attribute(load(before)), attribute(load(after)), finding)
+    found = verify(attribute(trace_of([before])), attribute(trace_of([after])), finding)
     if settings.as_json:
         deliver(settings, json.dumps({**asdict(found), "holds": found.holds}, indent=1))
         return

@@ -26,7 +26,7 @@ from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto import MergedRanks, load_kineto
-from nvprobe.readers.run_json import read_profiling_cost
+from nvprobe.readers.run_json import read_profiling_cost, why_empty
 from nvprobe.readers.sidecar import merge_sidecars
 from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.readers.sniff import trace_files
@@ -124,9 +124,8 @@ def _contents(folder: Path, notes: list[str]) -> list[Path]:
     traces = first_rank(folder, trace_files(folder), notes)
     found = [*reports[:1], *traces, *sorted(folder.glob("sidecar.*.jsonl"))]
     if not reports and not traces:
-        raise InputError(
-            f"{shown(folder)}: no report and no trace in this run folder; run it again"
-        )
+        why = why_empty(folder) or "no report and no trace in this run folder"
+        raise InputError(f"{shown(folder)}: {why}; run it again")
     return found
 
 

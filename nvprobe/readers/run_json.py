@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe import limits
+from nvprobe.readers.input_errors import printable
 from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
 
 _SCHEMA = "nvprobe.run/1"
@@ -20,12 +21,8 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
     an earlier nvprobe did not write, or that are damaged, are taken as absent.
     """
     folder = capture if capture.is_dir() else capture.parent
-    try:
-        with (folder / "run.json").open("rb") as file:
-            run = json.loads(file.read(limits.record_bytes()))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(run, dict) or run.get("schema") != _SCHEMA:
+    run = _run(folder)
+    if run is None:
         return None
     if folder != capture and capture.name not in (run.get("files") or ()):
         return None
@@ -36,7 +33,35 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
         window=_step_time(_section(overhead, "window")),
         costs=_costs(_section(run, "calibration")),
         graph_nodes=_graph_nodes(run),
+        failure=_failure(run),
     )
+
+
+def why_empty(folder: Path) -> str:
+    """Why a run folder has no capture, as far as its ``run.json`` says."""
+    run = _run(folder) or {}
+    reasons = [_failure(run), run.get("problem")]
+    return "; ".join(printable(str(one)) for one in reasons if one)
+
+
+def _run(folder: Path) -> dict[str, Any] | None:
+    try:
+        with (folder / "run.json").open("rb") as file:
+            run = json.loads(file.read(limits.record_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return run if isinstance(run, dict) and run.get("schema") == _SCHEMA else None
+
+
+def _failure(run: dict[str, Any]) -> str | None:
+    """How the program ended, where it did not end well."""
+    code, number, seconds = (run.get(name) for name in ("exit_code", "signal", "duration_s"))
+    after = f" after {seconds:.1f} s" if isinstance(seconds, int | float) else ""
+    if isinstance(number, int):
+        return f"the program ended by signal {number}{after}"
+    if isinstance(code, int) and code:
+        return f"the program failed with exit code {code}{after}"
+    return None
 
 
 def _section(run: dict[str, Any], name: str) -> dict[str, Any]:

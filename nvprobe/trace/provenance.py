@@ -68,7 +68,7 @@ DEFAULT_COSTS = RecordCosts(
 
 @dataclass(frozen=True, slots=True)
 class ProfilingCost:
-    """The ``run.json`` of a capture, as far as it says what profiling cost."""
+    """The ``run.json`` of a capture: what profiling cost, and how the program ended."""
 
     backend: Literal["nsys", "torch"]
     bare: StepTime | None
@@ -78,6 +78,8 @@ class ProfilingCost:
     costs: RecordCosts
     graph_nodes: bool | None
     """Whether CUDA graphs were traced by node; ``None`` where it is not known."""
+    failure: str | None = None
+    """How the program ended, where it failed: ``exit code 1 after 5.3 s``."""
 
 
 @dataclass(frozen=True, slots=True)

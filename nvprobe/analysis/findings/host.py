@@ -104,9 +104,9 @@ def _slow_launches(evidence: Evidence, idle: Column) -> Iterator[Finding]:
         return
     yield Finding(
         "launch_bound",
-        f"Launch-bound in {_named(evidence, path)}: {facts['launches_per_step']:,.0f} kernels a "
-        f"step of {facts['median_kernel_ns'] / 1000:.1f} µs (median), launched more slowly than "
-        "they run",
+        f"Launch-bound in {_named(evidence, path)}: {facts['launches_per_step']:,.0f} kernels per "
+        f"step, half of them under {facts['median_kernel_ns'] / 1000:.1f} µs, launched more slowly "
+        "than they run",
         path, (), facts, (total // 4, total),
         ('torch.compile(mode="reduce-overhead"): fewer kernels, replayed as a CUDA graph',
          "capture the step in a CUDA graph (torch.cuda.CUDAGraph, make_graphed_callables)",

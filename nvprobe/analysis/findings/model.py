@@ -32,7 +32,7 @@ from nvprobe.analysis.kernels.occupancy import LaunchFit
 from nvprobe.analysis.kernels.work import WorkItems
 from nvprobe.analysis.memory import Memory
 from nvprobe.analysis.model import DeviceUse, FoundBy, Steps
-from nvprobe.analysis.steps import step_at
+from nvprobe.analysis.steps import step_at, steps
 from nvprobe.analysis.timelines import left_out
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
@@ -236,6 +236,13 @@ class Evidence:
     def repeats(self) -> bool:
         """Whether the capture shows a loop: what it does once may be start-up."""
         return len(self.steady) >= 2
+
+    @property
+    def of_a_loop(self) -> bool:
+        """Whether it repeats, or a filter leaves a part of what repeats."""
+        if self.repeats or self.attribution.unfiltered is None:
+            return self.repeats
+        return len(steps(self.attribution.whole, np.empty(0, np.int64))) >= 2
 
     def idle(self, *causes: Cause) -> Column:
         """Idle ns per path (the last entry: of no path) of some causes, in the steady steps.

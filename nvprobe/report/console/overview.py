@@ -209,17 +209,18 @@ def idlest(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     return Group(text, *waits.idle_places(analysis, view, width, view.rows(_FEW)))
 
 
-def look_next(analysis: Analysis, view: View, width: int) -> RenderableType:
+def look_next(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """What the capture lacks, and the sections that have something to say."""
     lines = []
     if analysis.missing:
         lacking = ", ".join(dict.fromkeys(plain(one.what) for one in analysis.missing))
-        lines.append(Text(f"Not recorded: {lacking} (--show missing says how to)", "dim"))
+        lines.append(Text(f"Missing: {lacking} (--show missing says why, and what to do)", "dim"))
     waiting = int(analysis.devices.idle_ns.sum()) * 2 > int(analysis.devices.window_ns.sum())
     order = _WAITING if waiting else _WORKING
     known = [name for name in order if _says(analysis, name)]
-    lines.append(Text(f"Look next: --show {','.join(known[:_NEXT])}, or --all"))
-    return Group(*lines)
+    if known:
+        lines.append(Text(f"Look next: --show {','.join(known[:_NEXT])}, or --all"))
+    return Group(*lines) if lines else None
 
 
 _WAITING = (

@@ -21,9 +21,7 @@ from nvprobe.report.console.tables import Column, more, names, numbers, table, w
 from nvprobe.report.console.view import View
 from nvprobe.trace import Column as Array
 
-_NO_LINES = (
-    "lines are known with nvprobe launch --python-samples, or with_stack=True of torch.profiler"
-)
+_NO_LINES = "lines are known with nvprobe launch --python-samples"
 _COMBINATIONS = 6
 """So many combinations are shown; the JSON has all."""
 
@@ -101,7 +99,9 @@ def _by_line(analysis: Analysis, waits: Waits, width: int, most: int) -> list[Re
     )
     parts: list[RenderableType] = [out, *more(len(rows) - len(shown), "place", "--top, --by")]
     if waits.lines is None and waits.sampled is None and not any(row.line for row in rows):
-        parts.append(Text(_NO_LINES, "dim"))
+        launched = analysis.attribution.trace.profiling is not None
+        foreign = "" if launched else ", or with_stack=True of torch.profiler"
+        parts.append(Text(f"{_NO_LINES}{foreign}", "dim"))
     if waits.sampled is not None:
         seen_in = counted(waits.sampled.samples, "Python sample")
         note = f"lines of host time and launch calls are an estimate from {seen_in} in idle time"
