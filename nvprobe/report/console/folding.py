@@ -158,6 +158,7 @@ class _Folder:
         self.first = np.arange(len(built))
         self.labels: dict[int, str] = {}
         self.numbers: dict[int, list[int]] = {}
+        self.names_of: dict[int, set[str]] = {}
         self.groups: dict[tuple[int, str, int, int], dict[int, int]] = {}
 
     def folds(self) -> Folds:
@@ -171,7 +172,7 @@ class _Folder:
                 self._place(row)
         members = np.bincount(self.first, minlength=len(self.first))
         self._number()
-        labels = {row: label for row, label in self.labels.items() if members[row] > 1}
+        labels = {row: label for row, label in self.labels.items() if len(self.names_of[row]) > 1}
         return Folds(self.paths, self.first, members, labels)
 
     def _place(self, row: int) -> None:
@@ -182,6 +183,7 @@ class _Folder:
         first = self.groups.setdefault(key, {}).setdefault(int(self.built[row]), row)
         self.first[row] = first
         self.labels[first] = label
+        self.names_of.setdefault(first, set()).add(self.names[int(self.paths.name[row])])
         if found := _NUMBER.findall(self.names[int(self.paths.name[row])]):
             self.numbers.setdefault(first, []).append(int(found[-1][:18]))
 

@@ -77,7 +77,7 @@ def steps_in_a_line(analysis: Analysis, view: View, width: int) -> RenderableTyp
     if spread is None:
         return None
     text = Text.assemble(("Steps: ", "bold"), f"{spread.count} of {time(spread.median_ns)}")
-    if spread.count > 1:
+    if spread.longest_ns > spread.shortest_ns:
         between = span(spread.shortest_ns, spread.longest_ns)
         text.append(f" (median; {between}, the longest is step {spread.slowest})")
     busy = analysis.steps.shown.gpu_busy_ns
@@ -109,7 +109,7 @@ def ledger(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     a_step = per_step(analysis, book.total.gpu_ns)
     whole, ops = time(book.total.gpu_ns), counted(book.total.ops, "op")
     text.append(
-        f"{a_step} of GPU time a step, {whole} and {ops} in all"
+        f"{a_step} of GPU time per step, {whole} and {ops} in all"
         if a_step
         else f"{ops}, {whole} of GPU time"
     )

@@ -43,7 +43,7 @@ def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
     text = Text("Idle: ", "bold")
     of_steps = analysis.steps.shown.idle_ns
     if len(analysis.steps.shown) > 1 and of_steps is not None:
-        text.append(f"{per_step(analysis, int(of_steps.sum()))} a step, ", "")
+        text.append(f"{per_step(analysis, int(of_steps.sum()))} per step, ", "")
     text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ", "")
     cause, ns = by(waits.idle, "cause")
     order = np.argsort(-ns, kind="stable")

@@ -59,7 +59,7 @@ def demo() -> Analysis:
 @pytest.mark.parametrize("by", BREAKDOWNS)
 def test_the_report_breaks_idle_time_down(demo: Analysis, by: str) -> None:
     text = printed(demo, by)
-    assert "Idle: 2.73 ms a step, 11.1 ms of 34.6 ms (32.1%) = host 74.3%" in text
+    assert "Idle: 2.73 ms per step, 11.1 ms of 34.6 ms (32.1%) = host 74.3%" in text
     wanted = {
         "path": "step/backward",
         "line": "(no line known)",
