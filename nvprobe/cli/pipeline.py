@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from nvprobe.cli.files import as_typed, in_words
 from nvprobe.cli.progress import stages
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.analysis.selection import Selection
     from nvprobe.trace import Trace
+
+
+PIPE_SECONDS = 60
+"""How long the first byte of a pipe is waited for."""
 
 
 def trace_of(inputs: Sequence[str], *, python_stacks: bool | None = None) -> Trace:
@@ -41,9 +47,19 @@ def _file(given: str, spooled: Path) -> str:
         if given == "-":
             shutil.copyfileobj(sys.stdin.buffer, file)
         else:
-            with Path(given).open("rb") as pipe:
+            with _pipe(given) as pipe:
                 shutil.copyfileobj(pipe, file)
     return str(place)
+
+
+def _pipe(given: str) -> BinaryIO:
+    """A named pipe, once something is in it."""
+    number = os.open(given, os.O_RDONLY | os.O_NONBLOCK)
+    if not select.select([number], [], [], PIPE_SECONDS)[0]:
+        os.close(number)
+        raise InputError(f"{in_words(given)}: nothing writes to this pipe; write it to a file")
+    os.set_blocking(number, True)
+    return os.fdopen(number, "rb")
 
 
 def analysis_of(
