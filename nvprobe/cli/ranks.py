@@ -16,6 +16,7 @@ from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from nvprobe.ranks.document import Document
+    from nvprobe.ranks.job import Job
 
 
 @click.command("ranks")
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Where the summary of each capture is kept; of a cluster, a folder that its workers see.",
 )
+@click.option("--also-html", type=click.Path(path_type=Path), hidden=True)
 @click.option("--also-json", type=click.Path(path_type=Path), hidden=True)
 @output_options
 @common_options
@@ -49,29 +51,37 @@ def command(
     cluster: str | None,
     summaries: Path | None,
     also_json: Path | None,
+    also_html: Path | None,
 ) -> None:
     """Compare all ranks of a job: who is late, and whether waiting or the network costs time.
 
     DIR holds the run folders, nsys exports or reports, or torch traces of a job; several folders,
-    and files, can be given. One job at a time. What was read once is not read again.
+    and files, can be given. One job at a time. What was read once is not read again. An output
+    that ends in .html is a page.
     """
     spare_inputs(settings.output, list(inputs))
     if cluster is not None and summaries is None:
         raise UsageError("--cluster: give --summaries, a folder that all workers can write to")
     from nvprobe.ranks.document import encode
+    from nvprobe.ranks.page import page
 
-    found = _document(settings, inputs, jobs, cluster, summaries)
+    job, found = _compared(settings, inputs, jobs, cluster, summaries)
     if settings.as_json:
         deliver(settings, encode(found))
         return
-    if also_json is not None:  # asked for by `nvprobe launch`, in its own folder of the job
+    if also_json is not None:  # these two: asked for by `nvprobe launch`, in its own folder
         _keep(also_json, encode(found))
+    if also_html is not None:
+        _keep(also_html, page(job, found))
+    if settings.output is not None and settings.output.suffix == ".html":
+        deliver(settings, page(job, found))
+        return
     from nvprobe.ranks.console import print_job
     from nvprobe.report.console import console_for
 
-    page = io.StringIO()
-    print_job(console_for(page, shutil.get_terminal_size((100, 24)).columns), found)
-    deliver(settings, page.getvalue())
+    text = io.StringIO()
+    print_job(console_for(text, shutil.get_terminal_size((100, 24)).columns), found)
+    deliver(settings, text.getvalue())
 
 
 def _keep(path: Path, text: str) -> None:
@@ -84,16 +94,16 @@ def _keep(path: Path, text: str) -> None:
     write_file(Settings(verbosity=-1, force=True), path, write)
 
 
-def _document(
+def _compared(
     settings: Settings,
     inputs: tuple[str, ...],
     jobs: int | None,
     cluster: str | None,
     summaries: Path | None,
-) -> Document:
+) -> tuple[Job, Document]:
     """Find the captures, summarize each, and compare them."""
     from nvprobe.ranks.discovery import discover
-    from nvprobe.ranks.job import reduced
+    from nvprobe.ranks.job import job, of_job
     from nvprobe.ranks.roster import one_job
     from nvprobe.ranks.run import map_locally, map_on_cluster
 
@@ -115,4 +125,5 @@ def _document(
         failed = [one.failed for one in mapped if one.failed is not None]
         if not ranks:
             raise InputError(failed[0].error)
-        return reduced(ranks, failed)
+        compared = job(ranks)
+        return compared, of_job(compared, failed)

@@ -26,6 +26,7 @@ DOMAIN = "nvprobe"
 
 ANALYSIS_LIBRARIES = ("numpy", "pandas", "pyarrow", "adbc_driver_sqlite", "msgspec", "rich")
 RANKS = "ranks.json"
+RANKS_PAGE = "ranks.html"
 """What the comparison of its ranks leaves in the folder of a job."""
 ANALYSIS = "analysis.json"
 """What the analysis of a run leaves in its folder, for scripts; nothing here reads it."""
@@ -182,6 +183,7 @@ def analyse_job(folder: Path, ranks: Sequence[Path], options: LaunchOptions) -> 
     if notes and missing_libraries():
         return notes
     words = own_command("ranks", os.fspath(folder), "--also-json", os.fspath(folder / RANKS))
+    words += ["--also-html", os.fspath(folder / RANKS_PAGE)]
     words += ["-q"] * options.quiet + ["-v"] * options.verbose
     try:
         done = subprocess.run(

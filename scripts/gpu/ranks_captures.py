@@ -8,9 +8,9 @@ First the bus bandwidth of all-reduce, all-gather and reduce-scatter by CUDA eve
 256 MB. Then each kind of `programs/two_ranks.py`: the step alone, then under `nvprobe launch
 torchrun` (steps 10 to 14), as it is and with rank 1 late. Written: ``ranks_captures.json`` (a
 line each: step times, what launch printed, the stragglers and collectives, the checks) and
-``ranks_captures.tar.xz`` (the captures, for the corpus once sanitized). About six minutes; a failure is
-a line in the JSON. Where the libraries of the analysis are missing, captures are kept and the
-checks are not made.
+``ranks_captures.tar.xz`` (the captures, for the corpus once sanitized). About six minutes; a
+failure is a line in the JSON. Where the libraries of the analysis are missing, captures are kept
+and the checks are not made.
 
 Checks: the bus bandwidth that `ranks` gives each size lies within 25 % of the one by events (the
 longest of the two ranks); DDP's exposed transfer is at most its bytes by that bandwidth; the late
