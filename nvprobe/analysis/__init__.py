@@ -10,6 +10,7 @@ import dataclasses
 from nvprobe.analysis.bounds import bound
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
+from nvprobe.analysis.critical_time import critical_time
 from nvprobe.analysis.findings import findings, gather
 from nvprobe.analysis.inference import inference, main_step
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
@@ -88,6 +89,9 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
         profiler=profiler_cost(evidence, by),
+        critical_time=None
+        if by is None
+        else critical_time(by.sample, by.models[0], evidence.waits.syncs, evidence.classes),
         step_parts=step_parts(attribution, step_rows, evidence.waits),
         places=evidence.waits.places,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from nvprobe.analysis.allocator import AllocatorUse
 from nvprobe.analysis.code_places import CodePlaces
+from nvprobe.analysis.critical_time import OnPath
 from nvprobe.analysis.findings.model import Finding
 from nvprobe.analysis.inference import Inference
 from nvprobe.analysis.kernels.by_name import KernelTraits
@@ -83,6 +84,8 @@ class Analysis:
     """Arithmetic by path, where shapes are recorded."""
     profiler: ProfilerCost | None = None
     """A step without its profiler; None without steps."""
+    critical_time: tuple[OnPath, ...] | None = None
+    """Of the unprofiled step, as it is; None where no replay holds."""
     step_parts: StepParts | None = None
     """Where the time of each step goes; None without steps."""
     places: CodePlaces | None = None

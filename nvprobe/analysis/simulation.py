@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 import numpy as np
 
 from nvprobe.analysis.completeness import lost_launches
+from nvprobe.analysis.critical_time import OnPath, critical_time
 from nvprobe.analysis.kernels.attributed import classify
 from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses
 from nvprobe.analysis.replay import changes
-from nvprobe.analysis.replay.critical import Part, critical_path
 from nvprobe.analysis.replay.edits.launches import cuda_graph
 from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import Model
 from nvprobe.analysis.replay.prepared import replay_of
-from nvprobe.analysis.replay.run import completion, replay
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Saving, weigh
 from nvprobe.analysis.steps import steps
@@ -42,15 +39,6 @@ class Asked:
     """Kernel family or class of work: how many times faster."""
     overlap: Sequence[str] = ()
     drop: Sequence[str] = ()
-
-
-class OnPath(NamedTuple):
-    """Time on the critical path, a step."""
-
-    part: str
-    path: str | None
-    line: str | None
-    ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +68,15 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
         error = max(good.error, good.usual_error)
         raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")
     few, model = by.sample, by.models[0]
+    classes = classify(attribution)
     edit = _edit(few, asked, waited.syncs)
     return Simulation(
         step_ns=by.step_ns,
         saving=weigh(by.models, edit),
         calibration=by.source,
         replay_error=good.error,
-        before=_on_path(few, model, waited.syncs),
-        after=_on_path(few, edit(model, Level.MID), waited.syncs),
+        before=critical_time(few, model, waited.syncs, classes),
+        after=critical_time(few, edit(model, Level.MID), waited.syncs, classes),
     )
 
 
@@ -176,34 +165,3 @@ def _events_in(few: Sample, pattern: str) -> Column:
 
 def _ops_in(few: Sample, pattern: str) -> Column:
     return np.asarray(_matching(few, pattern)[few.attribution.owner[few.op]])
-
-
-def _on_path(few: Sample, model: Model, syncs: Syncs) -> tuple[OnPath, ...]:
-    """Time on the critical path by part, path and line, a step, the longest first."""
-    times = replay(model)
-    steady = 1 if few.steps > 1 else 0
-    found = critical_path(model, times, int(completion(model, times)[steady]))
-    source = np.append(syncs.sites.source, -1)[np.append(syncs.site, -1)[few.events.waits]]
-    total: Counter[tuple[Part, int, int]] = Counter()
-    columns = (found.part.tolist(), found.row.tolist(), found.ns.tolist())
-    owner = few.attribution.owner[few.op]
-    for part, row, ns in zip(*columns, strict=True):
-        kind = Part(part)
-        line = int(source[row]) if kind == Part.RETURN else -1
-        if kind == Part.HOST:
-            path = int(few.gap_path[row])
-        elif kind in (Part.CALL, Part.RETURN):
-            path = int(few.path[row])
-        else:
-            path = int(owner[row])
-        total[kind, path, line] += ns
-    text, count = few.attribution.paths.text, few.steps - steady
-    return tuple(
-        OnPath(
-            part.label,
-            text(path) if path >= 0 else None,
-            None if line < 0 else str(syncs.labels[line].as_py()),
-            round(ns / count),
-        )
-        for (part, path, line), ns in total.most_common()
-    )

@@ -11,7 +11,8 @@ from nvprobe.cli.files import deliver, spare_inputs
 from nvprobe.cli.settings import Settings, common_options, output_options
 
 if TYPE_CHECKING:
-    from nvprobe.analysis.simulation import OnPath, Simulation
+    from nvprobe.analysis.critical_time import OnPath
+    from nvprobe.analysis.simulation import Simulation
 
 ROWS = 12
 
@@ -116,7 +117,8 @@ def _text(found: Simulation, changed: bool) -> str:
     for row in (found.after if changed else found.before)[:ROWS]:
         where = shown_path(row.path or "outside of ranges")
         lines.append(
-            f"{time(row.ns):>9}  {row.part:<8} {where}{f', {row.line}' if row.line else ''}"
+            f"{time(row.ns):>9}  {' '.join(filter(None, (row.part, row.what))):<24} {where}"
+            f"{f', {row.line}' if row.line else ''}"
         )
     return "\n".join(lines)
 

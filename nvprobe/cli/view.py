@@ -23,7 +23,7 @@ SORTS = (
     "order",
 )
 SECTIONS = (
-    *("findings", "ranges", "idle", "waits", "host", "modules", "kernels", "operators"),
+    *("findings", "ranges", "idle", "waits", "host", "critical", "modules", "kernels", "operators"),
     *("copies", "overlap", "steps", "graphs", "memory", "missing"),
 )
 BREAKDOWNS = ("cause", "path", "line", "stream", "step")

@@ -18,6 +18,7 @@ from nvprobe.analysis.result import Analysis
 from nvprobe.errors import InputError
 from nvprobe.report import capture, kernels, memory, overlap, paths, waits
 from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
+from nvprobe.report.critical import CriticalPart, critical_path
 from nvprobe.report.inference import Inference, inference
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
 from nvprobe.report.memory import Memory
@@ -93,6 +94,9 @@ class Document(Row, frozen=True):
     operators: Annotated[list[Operator] | None, is_("PyTorch operators")]
     steps: Annotated[list[Step], is_("steps in the order of time")]
     step_spread: Annotated[StepSpread | None, is_("how much steps vary")]
+    critical_path: Annotated[
+        list[CriticalPart] | None, is_("what the unprofiled step consists of; null without replay")
+    ]
     step_parts: Annotated[StepParts | None, is_("where the time of steps goes; null without")]
     inference: Annotated[Inference | None, is_("phases of inference; null without")]
     left_out: Annotated[LeftOut | None, is_("what of a whole run is not counted; else null")]
@@ -134,6 +138,7 @@ def document(analysis: Analysis) -> Document:
         operators=paths.operators(analysis),
         steps=paths.steps(analysis),
         step_spread=paths.step_spread(analysis),
+        critical_path=critical_path(analysis),
         step_parts=step_parts(analysis),
         inference=inference(analysis),
         left_out=paths.left_out(analysis),

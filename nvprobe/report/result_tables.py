@@ -17,7 +17,17 @@ from msgspec.structs import astuple
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Kind
-from nvprobe.report import capture, inference, kernels, memory, overlap, paths, step_parts, waits
+from nvprobe.report import (
+    capture,
+    critical,
+    inference,
+    kernels,
+    memory,
+    overlap,
+    paths,
+    step_parts,
+    waits,
+)
 from nvprobe.report.document import Document, Finding, document
 from nvprobe.report.schema import Row, arrow, fields, is_, ns
 from nvprobe.trace import Column
@@ -156,6 +166,7 @@ RESULTS: Mapping[str, ResultTable] = {
     "copies": ResultTable(kernels.Copy, _at("copies")),
     "operators": ResultTable(paths.Operator, _at("operators")),
     "steps": ResultTable(paths.Step, _at("steps")),
+    "critical_path": ResultTable(critical.CriticalPart, _at("critical_path")),
     "step_parts": ResultTable(step_parts.StepPart, _at("step_parts.parts")),
     "step_counts": ResultTable(step_parts.StepCounts, _at("step_parts.counts")),
     "syncs": ResultTable(waits.Sync, _at("syncs")),

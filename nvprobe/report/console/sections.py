@@ -15,6 +15,7 @@ from nvprobe.readers.input_errors import printable
 from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
+from nvprobe.report.console.critical import critical
 from nvprobe.report.console.folding import Folds, fold
 from nvprobe.report.console.format import (
     in_steps,
@@ -279,6 +280,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
     "idle": (waits.idle,),
     "waits": (waits.syncs,),
     "host": (waits.host,),
+    "critical": (critical,),
     "modules": (modules,),
     "kernels": (kernels,),
     "operators": (operators,),

@@ -29,7 +29,7 @@ SORTS = {
 
 
 ALL = (
-    *("findings", "ranges", "idle", "waits", "host", "modules", "kernels", "operators"),
+    *("findings", "ranges", "idle", "waits", "host", "critical", "modules", "kernels", "operators"),
     *("copies", "overlap", "steps", "graphs", "memory", "missing"),
 )
 """Every section, in the order of ``--all``."""
