@@ -27,6 +27,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
     "launch": ("nvprobe.cli.launch", "Run a program under nsys or torch.profiler, and analyze it."),
+    "trigger": ("nvprobe.cli.trigger", "Open or close the window of a running launch."),
     "analyze": ("nvprobe.cli.analyze", "Say where the GPU time of a capture goes, and why."),
     "simulate": (
         "nvprobe.cli.simulate",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,21 @@ class _OptionsBeforeProgram(click.Command):
 )
 @click.option("--delay", type=click.FloatRange(0), default=0.0, help="Seconds before recording.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Seconds to record.")
+@click.option(
+    "--trigger", is_flag=True, help="Record from one `nvprobe trigger RUN` to the next one."
+)
+@click.option(
+    "--when",
+    "at_least",
+    type=click.IntRange(1),
+    metavar="REQUESTS",
+    help="Record from the first step with so many requests on (with --duration or --steps).",
+)
+@click.option(
+    "--client",
+    metavar="COMMAND",
+    help="Run this when the server is ready, record it, then end the server.",
+)
 @click.option(
     "--annotate",
     type=click.Choice(["auto", "off"]),
@@ -188,6 +205,9 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
         if steps
         else Window(delay_s=given["delay"], duration_s=given["duration"])
     )
+    if given["trigger"] and (given["client"] or given["at_least"]):
+        raise UsageError("--trigger opens the window itself: give no --client and no --when")
+    window = replace(window, on_trigger=given["trigger"], at_least=given["at_least"])
     same = (
         "output force backend warmup depth modules kernels_in_graphs accurate gpu_metrics "
         "sync_lines call_chains python_backtraces python_samples memory_usage os_calls "
@@ -198,6 +218,7 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
         window=window,
         annotate=given["annotate"] == "auto",
         nsys_args=given["nsys_arg"],
+        client=tuple(shlex.split(given["client"] or "")),
         ranks=parse_ranks(given["ranks"]) if given["ranks"] else None,
         analyze=not given["no_analyze"],
         quiet=settings.quiet or settings.as_json,

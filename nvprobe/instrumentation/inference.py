@@ -10,7 +10,7 @@ numbers of requests and tokens that are known without asking the GPU.
 from __future__ import annotations
 
 import functools
-import gc
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,10 @@ HOOKS: tuple[tuple[str, str], ...] = (
 OPTIONAL = (("transformers.generation.utils", "GenerationMixin._prefill"),)
 """Absent in versions of `KNOWN`: without it the first forward is the prefill."""
 
+requests = 0
+"""Requests in the step that begins, where known: read by the launcher's windows."""
 _hooks = Hooks("steps of inference")
+_COUNTS = re.compile(r"\[\w*\s?bs=(\d+)|_generation_(\d+)\(|bs=(\d+)")
 _RANGES = {
     "Worker.sample_tokens": "sample",
     "EngineCore.step": "engine step: core",
@@ -89,14 +92,11 @@ def install() -> None:
         _hooks.replace(module, name, _WRAPPERS.get(name) or _ranged(_RANGES[name]))
     for module, name in OPTIONAL:
         _hooks.replace(module, name, _WRAPPERS[name], optional=True)
-    gc.callbacks.append(_collecting)
 
 
 def uninstall() -> None:
     """Give the packages their functions back."""
     _hooks.undo()
-    if _collecting in gc.callbacks:
-        gc.callbacks.remove(_collecting)
 
 
 def _marks_steps() -> bool:
@@ -110,7 +110,10 @@ def _marks_steps() -> bool:
 @uncounted
 def _open(phase: str) -> None:
     """Begin a step with its phase, ending the one before."""
+    global requests
     _close()
+    found = _COUNTS.search(phase)
+    requests = int(next(filter(None, found.groups()))) if found else 0
     if not _marks_steps() or not steps.begin("inference"):
         return
     if awake.now:
@@ -330,30 +333,6 @@ def _wrap_scheduler(cls: type) -> bool:
     _schedulers.add(owner)
     return True
 
-
-_COLLECTION = emitter.label("garbage collection", Category.PHASE)
-
-
-def _collecting(phase: str, info: dict[str, int]) -> None:
-    """A range around each full collection of Python's garbage."""
-    if info.get("generation") != 2:
-        return
-    if phase == "start":
-        _collections.open = awake.now
-        if awake.now:
-            emitter.push(_COLLECTION)
-    elif _collections.open:
-        _collections.open = False
-        emitter.pop()
-
-
-class _Collections(threading.local):
-    """Whether a range of the thread's collection is open."""
-
-    open = False
-
-
-_collections = _Collections()
 
 _WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "GenerationMixin.generate": _generate,

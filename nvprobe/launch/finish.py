@@ -59,6 +59,19 @@ def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
     return notes
 
 
+def recorded_pids(exported: Path) -> set[int]:
+    """Processes of which an export has calls, ranges or GPU work."""
+    try:
+        from nvprobe.readers import load
+
+        trace = load(exported)
+    except (ImportError, NvprobeError):
+        return set()
+    rows = {int(row) for table in (trace.calls, trace.ops, trace.ranges)
+            for row in set(table.process.tolist())}  # fmt: skip
+    return {int(trace.processes.pid[row]) for row in rows}
+
+
 def _in_domain(trace: Any, table: Any) -> int:
     """How many of the ranges or marks lie in our domain."""
     if table is None:

@@ -44,6 +44,7 @@ def start() -> StepWatch | None:
         warmup=settings.warmup,
         status=Path(settings.status) if settings.status else None,
         count=steps.count,
+        requests=_requests() if settings.progress else None,
     )
     graphs = import_module("nvprobe.instrumentation.graphs")
 
@@ -64,6 +65,12 @@ def start() -> StepWatch | None:
         keep = functools.partial(_keep_on_sigterm, watch)
         keep() if started else after_import("torch", lambda _torch: keep())
     return watch
+
+
+def _requests() -> Callable[[], int]:
+    """What says how many requests the step works on that begins."""
+    inference = import_module("nvprobe.instrumentation.inference")
+    return lambda: int(inference.requests)
 
 
 def _recorders(settings: Settings) -> list[Recorder]:

@@ -46,7 +46,7 @@ class _Flags:
 
 def trigger_for(options: LaunchOptions, *, cuda: bool) -> Trigger:
     """What opens the capture window: nothing where all of the run (or a time) is recorded."""
-    if not options.window.by_steps:
+    if not options.window.by_steps or options.window.outside:
         return "none"
     return "cuda" if cuda else "nvtx"
 
@@ -68,6 +68,32 @@ def profile_argv(
     _extras(flags, options if cuda else replace(options, gpu_metrics=False))
     words = _override(flags.words, options.nsys_args)
     return [os.fspath(nsys.path), "profile", *words, *command], flags.notes
+
+
+_OF_START = (
+    "--output", "--force-overwrite", "--sample", "--cpuctxsw", "--backtrace", "--gpu-metrics-",
+    "--event-sample", "--gpuctxsw", "--sampling-", "--python-sampling",
+)  # fmt: skip
+"""What ``nsys start`` takes; the other flags of ``nsys profile`` are of ``nsys launch``."""
+_OF_PROFILE = ("--kill",)
+"""What only ``nsys profile`` takes."""
+
+
+def session_argv(
+    nsys: Nsys, profile: Sequence[str], session: str
+) -> tuple[list[str], list[str], list[str]]:
+    """(``nsys launch``, ``nsys start``, ``nsys stop``) that together do what ``profile`` does.
+
+    ``profile`` are the words of ``nsys profile`` without a command.
+    """
+    tool, flags = os.fspath(nsys.path), profile[2:]
+    begins = [word for word in flags if word.startswith(_OF_START)]
+    launches = [word for word in flags if not word.startswith((*_OF_START, *_OF_PROFILE))]
+    return (
+        [tool, "launch", f"--session-new={session}", *launches],
+        [tool, "start", f"--session={session}", *begins],
+        [tool, "stop", f"--session={session}"],
+    )
 
 
 def _what_to_trace(flags: _Flags, options: LaunchOptions) -> None:
@@ -97,6 +123,8 @@ def _window(flags: _Flags, options: LaunchOptions, trigger: Trigger) -> None:
         flags.add("--nvtx-capture", f"{WINDOW_RANGE}@nvprobe")
     if trigger != "none":  # the default end of a capture range terminates the application
         flags.add("--capture-range-end", "stop")
+    if window.outside:
+        return
     if window.delay_s:
         flags.add("--delay", f"{window.delay_s:g}")
     if window.duration_s is not None:

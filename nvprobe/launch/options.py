@@ -20,6 +20,12 @@ class Window:
     last: int | None = None
     delay_s: float = 0.0
     duration_s: float | None = None
+    outside: bool = False
+    """Whether the launcher opens and closes it (``nsys start``), not the program."""
+    on_trigger: bool = False
+    """Whether ``nvprobe trigger`` does."""
+    at_least: int | None = None
+    """Requests that have to be in a step for it to open."""
 
     @property
     def by_steps(self) -> bool:
@@ -27,6 +33,10 @@ class Window:
         return self.first is not None
 
     def __str__(self) -> str:
+        if self.on_trigger:
+            return "from one trigger to the next"
+        if self.at_least is not None:
+            return f"from {self.at_least} requests in a step on"
         if self.first is not None:
             return f"steps {self.first}:{'' if self.last is None else self.last}"
         if self.duration_s is not None or self.delay_s:
@@ -70,6 +80,8 @@ class LaunchOptions:
     os_calls: bool = False
     with_torch_trace: bool = False
     nsys_args: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+    """A command to run while the window is open; the program ends with it."""
     export_kind: Literal["auto", "sqlite", "parquet"] = "auto"
     ranks: frozenset[int] | None = None
     analyze: bool = True

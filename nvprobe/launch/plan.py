@@ -17,7 +17,8 @@ from typing import Literal
 
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.instrumentation import startup
-from nvprobe.launch.nsys import profile_argv, trigger_for
+from nvprobe.launch.engines import Engine, engine_of, notes_for, variables_for
+from nvprobe.launch.nsys import profile_argv, session_argv, trigger_for
 from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.redaction import redacted_words
 from nvprobe.launch.rundir import REPORT
@@ -46,6 +47,8 @@ class Plan:
     nsys: Nsys | None = None
     cuda: bool = False
     notes: list[str] = field(default_factory=list)
+    engine: Engine | None = None
+    """The inference engine that the command starts."""
 
     @property
     def samples_cpus(self) -> bool:
@@ -54,9 +57,20 @@ class Plan:
 
     def nsys_argv(self, folder: Path, command: list[str]) -> list[str]:
         """The command that profiles ``command`` into ``folder``."""
+        if self.options.window.outside:
+            return [*self.session_argv(folder)[0], *command]
+        return [*self._profile(folder), *command]
+
+    def _profile(self, folder: Path) -> list[str]:
         assert self.nsys is not None
         report = folder.absolute() / REPORT
-        return profile_argv(self.nsys, self.options, report, command, cuda=self.cuda)[0]
+        return profile_argv(self.nsys, self.options, report, (), cuda=self.cuda)[0]
+
+    def session_argv(self, folder: Path) -> tuple[list[str], list[str], list[str]]:
+        """The commands that launch, start and stop where the launcher opens the window."""
+        assert self.nsys is not None
+        session = f"nvprobe-{os.getpid()}"
+        return session_argv(self.nsys, self._profile(folder), session)
 
     def environ(
         self, folder: Path, status: Path, environ: Mapping[str, str] = os.environ
@@ -66,11 +80,15 @@ class Plan:
         started = {}
         if self.instrumented or (self.options.annotate and not self.target.is_python):
             started = startup.variables(environ, program=self.instrumented)
-        added = started | {
-            "NVPROBE_SIDECAR": os.fspath(folder.absolute()),
-            "NVPROBE_EMITTER": emitter if self.options.annotate else "off",
-            "NVPROBE_SYNC_LINES": "1" if self.options.sync_lines else "0",
-        }
+        added = (
+            started
+            | variables_for(self.engine, environ)
+            | {
+                "NVPROBE_SIDECAR": os.fspath(folder.absolute()),
+                "NVPROBE_EMITTER": emitter if self.options.annotate else "off",
+                "NVPROBE_SYNC_LINES": "1" if self.options.sync_lines else "0",
+            }
+        )
         if self.options.depth is not None:
             added["NVPROBE_DEPTH"] = str(self.options.depth)
         if self.options.modules:
@@ -93,15 +111,20 @@ class Plan:
         return Settings(
             status=os.fspath(status),
             output=os.fspath(folder.absolute()),
-            first=window.first,
-            last=TORCH_STEPS if torch == "cpu" and window == Window() else window.last,
-            delay_s=window.delay_s,
-            duration_s=window.duration_s,
+            first=None if window.outside else window.first,
+            last=None
+            if window.outside
+            else TORCH_STEPS
+            if torch == "cpu" and window == Window()
+            else window.last,
+            delay_s=0.0 if window.outside else window.delay_s,
+            duration_s=None if window.outside else window.duration_s,
             warmup=self.options.warmup,
             trigger=trigger_for(self.options, cuda=self.cuda) if self.backend == "nsys" else "none",
             torch=torch,
             stacks=self.options.python_backtraces and self.backend == "torch",
             memory=self.options.memory_usage and self.backend == "torch",
+            progress=window.outside,
         )
 
     def without_extras(self, note: str) -> Plan:
@@ -118,9 +141,11 @@ class Plan:
         words = list(self.target.argv)
         if self.backend == "nsys":
             words = self.nsys_argv(folder, words)
+        after = self.session_argv(folder)[1:] if self.options.window.outside else ()
         shown = self.environ(folder, folder.absolute())
         variables = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-        return " \\\n".join([*variables, shlex.join(redacted_words(words))])
+        text = " \\\n".join([*variables, shlex.join(redacted_words(words))])
+        return "\n".join([text, *(f"# then: {shlex.join(redacted_words(one))}" for one in after)])
 
 
 def make_plan(
@@ -136,14 +161,16 @@ def make_plan(
     notes: list[str] = []
     nsys = _choose_nsys(options, notes)
     cuda = cuda_present(environ)
-    options = _settle_window(options, nsys, notes)
+    engine = engine_of(target.argv)
+    options = _settle_window(options, nsys, notes, engine)
+    notes += notes_for(engine, environ)
     instrumented = _is_needed(options, nsys) and _can_instrument(target, notes)
     if nsys is None:
         if options.accurate:
             raise UsageError("--accurate needs nsys: torch.profiler traces CUDA graphs by node")
         if not instrumented:
             raise UsageError(_needs_python(target, options))
-        return Plan("torch", target, instrumented, options, None, cuda, notes)
+        return Plan("torch", target, instrumented, options, None, cuda, notes, engine)
     notes += profile_argv(nsys, options, Path(REPORT), (), cuda=cuda)[1]
     notes += _left_out(options, nsys)
     notes += _costs(options, cuda=cuda)
@@ -151,7 +178,7 @@ def make_plan(
         raise UsageError(
             "--steps needs a Python program that nvprobe can instrument: use --duration"
         )
-    return Plan("nsys", target, instrumented, options, nsys, cuda, notes)
+    return Plan("nsys", target, instrumented, options, nsys, cuda, notes, engine)
 
 
 def cuda_present(environ: Mapping[str, str] = os.environ) -> bool:
@@ -182,9 +209,22 @@ def _torch_window(window: Window) -> Window:
     return Window(0, TORCH_STEPS) if window == Window() else window
 
 
-def _settle_window(options: LaunchOptions, nsys: Nsys | None, notes: list[str]) -> LaunchOptions:
-    """Windows that options imply: from ``--warmup`` on, an end for torch traces."""
+def _settle_window(
+    options: LaunchOptions, nsys: Nsys | None, notes: list[str], engine: Engine | None = None
+) -> LaunchOptions:
+    """Windows that options imply: from ``--warmup`` on, an end for torch traces, engines."""
     window = options.window
+    from_outside = window.on_trigger or window.at_least is not None or options.client
+    if nsys is None and from_outside:
+        raise UsageError("--trigger, --when and --client need nsys, which opens such a window")
+    if nsys is not None and (from_outside or (engine is not None and window != Window())):
+        window = replace(window, outside=True)  # several processes have one window
+        return replace(options, window=window)
+    if engine is not None and window == Window():
+        notes.append(
+            f"{engine.name}: the whole run is recorded, its start too; --trigger, --steps, "
+            "--duration or --client COMMAND record less"
+        )
     if nsys is None and window == Window():
         window = _torch_window(window)
         notes.append(f"torch.profiler records steps 0 to {TORCH_STEPS - 1} (--steps changes that)")

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from nvprobe.launch import child, proc, rundir
+from nvprobe.launch.control import Control
+from nvprobe.launch.gpu_processes import GpuProcesses
 from nvprobe.launch.options import Timeouts
 
 Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "died"]
@@ -45,6 +47,8 @@ _FULL_DISK_S = 5.0
 _HURRIED_S = 10.0
 """Patience with an nsys that makes no progress, once the end was asked for: schedulers and torchrun
 kill what still runs 30 s after their SIGTERM."""
+_LOOK_S = 0.5
+"""How often the processes of the program are looked at."""
 _IDLE_SHARE = 0.02
 """nsys that uses less of a CPU than this, and writes nothing, makes no progress."""
 
@@ -95,6 +99,8 @@ def run_under_nsys(
     folder: Path,
     timeouts: Timeouts,
     report: Callable[[str], object],
+    control: Control | None = None,
+    gpu: GpuProcesses | None = None,
 ) -> Ending:
     """Run ``program`` under nsys; ``nsys_argv`` puts nsys's words before a command.
 
@@ -123,7 +129,7 @@ def run_under_nsys(
                 )
             except OSError:
                 return Ending(None, trouble="never-started")
-        watch = _Watch(nsys, read_end, fallback, timeouts, report)
+        watch = _Watch(nsys, read_end, fallback, timeouts, report, control, gpu)
         try:
             return watch.to_the_end(turn.over)
         finally:
@@ -203,7 +209,12 @@ class _Watch:
         fallback: Path,
         timeouts: Timeouts,
         report: Callable[[str], object],
+        control: Control | None = None,
+        gpu: GpuProcesses | None = None,
     ) -> None:
+        self.control = control
+        self.gpu = gpu
+        self.looked = 0.0
         self.nsys = nsys
         self.status_pipe = status_pipe
         self.fallback = fallback
@@ -224,7 +235,10 @@ class _Watch:
         """Wait for the program, then for nsys; ``started`` is called when it is known to run."""
         trouble = self.wait_for_start()
         started()
-        trouble = trouble or self.wait_for_program() or self.wait_for_nsys()
+        trouble = trouble or self.wait_for_program()
+        if self.control is not None:
+            self.control.finish()
+        trouble = trouble or self.wait_for_nsys()
         return Ending(
             self.code, self.signal, self.nsys.poll(), trouble or "none", self.interrupts > 0
         )
@@ -253,12 +267,23 @@ class _Watch:
         while not self.ended:
             self.pass_signal()
             self.read_status()
+            self.look_around()
             if self.nsys.poll() is not None and not self.ended and not self.program_lives():
                 self.read_status()
                 if not self.ended:  # its parent was killed with it: nobody saw the exit code
                     self.code, self.signal, self.ended = 137, signal.SIGKILL, True
                     return "died"
         return None
+
+    def look_around(self) -> None:
+        """What is due while the program runs: its window, the processes that use the GPU."""
+        if self.ended or self.pid is None:
+            return
+        if self.control is not None:
+            self.control.tick(self.pid)
+        if self.gpu is not None and time.monotonic() > self.looked + _LOOK_S:
+            self.looked = time.monotonic()
+            self.gpu.look()
 
     def wait_for_nsys(self) -> Trouble | None:
         """Until nsys has written its report; stop it where it makes no progress."""
@@ -313,6 +338,8 @@ class _Watch:
         if received is None or received.si_signo == signal.SIGCHLD:
             return
         self.interrupts += received.si_signo in _ENDING
+        if self.control is not None and received.si_signo in _ENDING:
+            self.control.close()  # before the program ends: engines kill their workers
         if self.started_program():
             self.hand_on(received)
         else:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from nvprobe.errors import NvprobeError, ToolError, UsageError, without_folders
 from nvprobe.launch import rundir
 from nvprobe.launch.accurate import run_twice, two_plans
 from nvprobe.launch.calibration import for_run
+from nvprobe.launch.control import Control
+from nvprobe.launch.engines import health_url
 from nvprobe.launch.finish import (
     ANALYSIS,
     PAGE,
@@ -27,8 +29,10 @@ from nvprobe.launch.finish import (
     analyse_runs,
     check_capture,
     own_command,
+    recorded_pids,
     why_no_window,
 )
+from nvprobe.launch.gpu_processes import GpuProcesses
 from nvprobe.launch.launchers import Job, find_job
 from nvprobe.launch.options import LaunchOptions, Outcome
 from nvprobe.launch.overhead import WindowStatus
@@ -167,6 +171,8 @@ class _Run:
         self.place = place
         self.in_job = in_job
         self.started = time.time()
+        self.control: Control | None = None
+        self.gpu = GpuProcesses(os.getpid())
 
     @property
     def options(self) -> LaunchOptions:
@@ -205,6 +211,7 @@ class _Run:
         if self.plan.nsys is None:
             return run_alone(target.argv, environ)
         for _attempt in range(_ATTEMPTS):
+            self.control = self._control(temporary)
             ending = run_under_nsys(
                 lambda command: self.plan.nsys_argv(self.folder, command),
                 target.argv,
@@ -212,7 +219,11 @@ class _Run:
                 temporary,
                 self.options.timeouts,
                 lambda line: _report(self.options, [line]),
+                self.control,
+                self.gpu,
             )
+            if self.control is not None and self.control.stopped_program:
+                ending = replace(ending, code=0, signal=None)  # the end that was asked for
             if ending.code is not None or ending.interrupted:
                 return ending
             said = _log_tail(temporary / LOG)
@@ -225,6 +236,26 @@ class _Run:
         self.plan = self._without_nsys(ending, temporary)
         environ = {**os.environ, **self.plan.environ(self.folder, temporary)}
         return run_alone(self.plan.target.argv, environ)
+
+    def _control(self, temporary: Path) -> Control | None:
+        """Who opens and closes the window where the program does not."""
+        plan = self.plan
+        if not self.options.window.outside:
+            return None
+        _, start, stop = plan.session_argv(self.folder)
+        engine = plan.engine
+        return Control(
+            start,
+            stop,
+            self.options.window,
+            self.folder,
+            temporary,
+            os.environ,
+            lambda line: _report(self.options, [line]),
+            client=self.options.client,
+            health=None if engine is None else health_url(engine, plan.target.argv),
+            ends_program=engine is not None and not self.options.window.on_trigger,
+        )
 
     def _without_extras(self, temporary: Path) -> Plan:
         """What to do where nsys refuses an option: the ranges are worth more than what it adds."""
@@ -309,6 +340,16 @@ class _Run:
         outcome.files.append(exported)
         outcome.notes.append(_ENVIRONMENT_IN_REPORT.format(capture.report.name, exported.name))
         outcome.notes += check_capture(exported, self.folder, self.plan)
+        outcome.notes += self._gpu_lines(exported)
+
+    def _gpu_lines(self, exported: Path) -> list[str]:
+        """Which processes that used the GPU were recorded; nothing of a single one that was."""
+        if not self.gpu.seen:
+            return []
+        recorded = recorded_pids(exported)
+        if len(self.gpu.seen) == 1 and set(self.gpu.seen) <= recorded:
+            return []
+        return self.gpu.lines(recorded)
 
     def _write_run_json(
         self, outcome: Outcome | None, ending: Ending | None, status: WindowStatus

@@ -34,6 +34,8 @@ class Settings:
     torch: TorchActivities = "none"
     stacks: bool = False
     memory: bool = False
+    progress: bool = False
+    """Whether to write how many steps have been counted into ``progress.<pid>``, step by step."""
 
     def to_environ(self) -> dict[str, str]:
         """The variable that carries these settings."""

@@ -100,6 +100,7 @@ class StepWatch:
         warmup: int = 0,
         status: Path | None = None,
         count: Callable[[], int] | None = None,
+        requests: Callable[[], int] | None = None,
     ) -> None:
         self.recorders = recorders
         self.first = first
@@ -118,6 +119,9 @@ class StepWatch:
         self.timer = GroupTimer(groups_before(first, warmup) if recorders else [])
         self.pid = os.getpid()
         self.began = now
+        self.requests = requests
+        """How many requests are in the step that begins; None: nobody asks for progress."""
+        self.progress: int | None = None
         if first > AWAKE_STEPS:
             awake.sleep()
 
@@ -133,6 +137,8 @@ class StepWatch:
             return  # a forked child: its steps are not this program's
         now = time.perf_counter_ns()
         self.begun = done + 1
+        if self.requests is not None:
+            self._write_progress(done, self.requests())
         if done > self.steps:
             self.steps = done
             if self.closed is None or not self.timer.finished:
@@ -147,6 +153,17 @@ class StepWatch:
             self._open()
         self.timer.begin_due(done)
         self.began = time.perf_counter_ns()
+
+    def _write_progress(self, done: int, requests: int) -> None:
+        """Steps and requests for the launcher, in a file of one line that is written in place."""
+        try:
+            if self.progress is None:
+                assert self.status is not None
+                file = self.status / f"progress.{self.pid}"
+                self.progress = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.pwrite(self.progress, b"%15d %15d\n" % (done, requests), 0)
+        except OSError as error:
+            log.debug("progress not written: %s", error)
 
     def _wake_or_sleep(self, over: bool, done: int, now: int) -> None:
         """Instrument the steps of the window, and a few before it for names and places."""

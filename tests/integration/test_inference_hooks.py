@@ -221,20 +221,6 @@ def test_calls_of_a_root_module_in_inference_mode_are_steps(recorder: Recorder) 
     assert len(found.ranges("step")) == 4
 
 
-def test_garbage_collection_has_a_range(recorder: Recorder) -> None:
-    found = run(
-        recorder,
-        """
-        import gc, nvprobe, torch
-        nvprobe.instrument()
-        with nvprobe.range("here"):
-            gc.collect()
-            gc.collect(0)
-        """,
-    )
-    assert Counter(one.path for one in found.ranges())["here", "garbage collection"] == 1
-
-
 TRANSFORMERS = """
 import nvprobe
 nvprobe.instrument()
