@@ -37,6 +37,7 @@ _HOMES = {
     "annotate": "nvprobe.instrumentation.decorator",
     "instrument": "nvprobe.instrumentation.instrument",
     "load": "nvprobe.merging.load",
+    "load_ipython_extension": "nvprobe.integrations.ipython",
     "range": "nvprobe.instrumentation.ranges",
     "step": "nvprobe.instrumentation.steps",
     "steps": "nvprobe.instrumentation.steps",
