@@ -20,6 +20,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution import attribute
 from nvprobe.report.document import to_dict
 from nvprobe.report.page import render
+from nvprobe.report.page.events import MOST_EVENTS
 from nvprobe.trace import Trace
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright (pip install)")
@@ -94,6 +95,17 @@ def hostile() -> Analysis:
     return analyze(attribute(dataclasses.replace(trace, strings=strings, sources=(source,))))
 
 
+PAGES: dict[tuple[int, int], tuple[Analysis, str]] = {}
+
+
+def rendered(analysis: Analysis, most_events: int) -> str:
+    """The page of an analysis, made once."""
+    key = id(analysis), most_events
+    if key not in PAGES:
+        PAGES[key] = analysis, render(analysis, most_events=most_events)
+    return PAGES[key][1]
+
+
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Opens the page of an analysis; fails if it requests, logs or throws anything."""
@@ -101,8 +113,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
     def open_page(analysis: Analysis, view: str = "", **options: Any) -> Opened:
         path = tmp_path / "report.html"
-        most = options.pop("most_events", None)
-        path.write_text(render(analysis, **({"most_events": most} if most else {})), "utf-8")
+        path.write_text(rendered(analysis, options.pop("most_events", MOST_EVENTS)), "utf-8")
         tab = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
         page = Opened(tab, analysis, [], [])
         tab.on("request", lambda one: page.requests.append(one.url))
@@ -452,9 +463,14 @@ def test_a_page_that_holds_a_part_of_the_events_says_so(opened, demo) -> None:
     assert "not in detail" in page.js("timelineView.chooser.textContent")
 
 
-def test_print_shows_everything_but_the_controls(opened, demo) -> None:
-    page = opened(demo)
+def test_print_shows_everything_but_the_controls_and_is_light(opened, demo) -> None:
+    page = opened(demo, color_scheme="dark")
     page.tab.emulate_media(media="print")
+    page.js("dispatchEvent(new Event('beforeprint'))")
     assert page.tab.locator("h1").is_visible()
     assert page.tab.locator(".timeline-canvas").is_visible()
     assert not page.tab.locator("nav").is_visible()
+    assert page.js("[...timelineView.painter.paint.getImageData(4, 4, 1, 1).data]") == [255] * 4
+    assert page.js(CONTRAST) == []
+    page.js("dispatchEvent(new Event('afterprint'))")
+    assert page.js("document.documentElement.dataset.theme") == "dark"

@@ -44,6 +44,7 @@ async function start() {
   });
   state.listen(followView);
   watchSections();
+  printInLight();
   await readEvents();
   if (page.events) {
     timelineView = new Timeline();
@@ -62,6 +63,23 @@ function header() {
   const models = names.map((name) => field(["devices", devices.findIndex((/** @type {any} */ one) => one.name === name), "name"], "text"));
   byId("source").append(...[...parts, ...models].flatMap((part, number) => (number ? [" · ", part] : [part])));
   byId("theme").addEventListener("click", () => state.set({ theme: isDark() ? "light" : "dark" }));
+}
+
+/** Paper is light, whatever the screen is; pictures are painted anew for it. */
+function printInLight() {
+  const repaint = () => {
+    timelineView?.painter.readTheme();
+    timelineView?.draw();
+    madePaths?.icicle.draw();
+  };
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    repaint();
+  });
+  addEventListener("afterprint", () => {
+    applyTheme();
+    repaint();
+  });
 }
 
 function isDark() {

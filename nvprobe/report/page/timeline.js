@@ -142,15 +142,19 @@ class Timeline {
     if (this.waiting) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = 0;
-      const width = this.scroller.clientWidth;
-      if (!width) return;
-      this.painter.draw({
-        width, height: this.frameHeight, scroll: this.scroller.scrollTop,
-        from: this.from, to: this.to, zero: this.spans[this.step]?.[0] ?? 0,
-        marked: this.marked, focus: this.focus, hover: this.hover,
-      });
-      this.drawMap(width);
+      this.draw();
     });
+  }
+
+  draw() {
+    const width = this.scroller.clientWidth;
+    if (!width) return;
+    this.painter.draw({
+      width, height: this.frameHeight, scroll: this.scroller.scrollTop,
+      from: this.from, to: this.to, zero: this.spans[this.step]?.[0] ?? 0,
+      marked: this.marked, focus: this.focus, hover: this.hover,
+    });
+    this.drawMap(width);
   }
 
   /**
