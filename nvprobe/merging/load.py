@@ -85,7 +85,12 @@ def _torch(path: Path, stacks: bool | None) -> Trace:
     try:
         trace = load_kineto(path, python_stacks=read)
     except MergedRanks as ranks:
-        trace = joined([load_kineto(path, python_stacks=read, label=one) for one in ranks.labels])
+        trace = joined(
+            [
+                load_kineto(path, python_stacks=read, label=one, damage=one == ranks.labels[0])
+                for one in ranks.labels
+            ]
+        )
     if read or any("source lines" in one.what for one in trace.missing):
         return trace
     why = f"the Python frames of {shown(path)} were left out" + (

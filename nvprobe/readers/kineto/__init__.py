@@ -8,6 +8,7 @@ event, and ``origin_ns`` is that second as UTC.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from pathlib import Path
 
 from nvprobe.errors import InputError
@@ -15,7 +16,7 @@ from nvprobe.readers.input_errors import printable, shown
 from nvprobe.readers.kineto.assemble import assemble
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.other_formats import no_torch_trace
-from nvprobe.readers.kineto.reader import read_events
+from nvprobe.readers.kineto.reader import Damage, read_events
 from nvprobe.trace import Trace
 
 __all__ = ["MergedRanks", "load_kineto"]
@@ -36,13 +37,18 @@ class MergedRanks(InputError):
 
 
 def load_kineto(
-    path: str | Path, *, python_stacks: bool = False, label: str | None = None
+    path: str | Path,
+    *,
+    python_stacks: bool = False,
+    label: str | None = None,
+    damage: bool = True,
 ) -> Trace:
     """Read one torch.profiler trace, plain or compressed, whole or damaged.
 
     With ``python_stacks`` the Python frames are read too (``Trace.frames``); they are most of a
     trace that was recorded ``with_stack``. What is broken is skipped, counted and reported
-    in ``Trace.warnings``. ``label`` is the rank to read of a file that several were merged into.
+    in ``Trace.warnings``. ``label`` is the rank to read of a file that several were merged into;
+    ``damage`` says whether what is broken in the whole file is this rank's to report.
     Raises :class:`MergedRanks` where it is missing, :class:`~nvprobe.errors.InputError` where
     nothing can be read.
     """
@@ -58,6 +64,8 @@ def load_kineto(
         raise MergedRanks(path, collector.labels)
     if not collector.timed:
         raise no_torch_trace(path, reading, collector)
+    if not damage:
+        reading = dataclasses.replace(reading, damage=Damage())
     trace = assemble(path, collector, reading)
     _give_back_memory()
     return trace

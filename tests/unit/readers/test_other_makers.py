@@ -128,6 +128,31 @@ def test_kineto_of_2026_has_counters_and_syncs_on_rows_of_their_own(tmp_path: Pa
     assert [one["wait_ns"] for one in document["syncs"]] == [60_000]
 
 
+def test_what_is_broken_in_a_file_of_merged_ranks_counts_once(tmp_path: Path) -> None:
+    """Two ranks, absolute times, an event that is not one and one of an unknown category each."""
+    events = []
+    for rank in (0, 1):
+        for name, cat in (("cudaLaunchKernel", "cuda_runtime"), ("odd", "of_tomorrow")):
+            one = event(cat, name, 0, 2, correlation=3)
+            one |= {"pid": f"[TP0{rank}] 84", "ts": "WHEN"}
+            events.append(json.dumps(one).replace('"WHEN"', "1712195495505543.168"))
+        label = {"ph": "M", "name": "process_name", "pid": f"[TP0{rank}] 84", "tid": 0,
+                 "args": {"name": "python"}}  # fmt: skip
+        events.append(json.dumps(label))
+    broken = '{"ph": "X", "cat": "kernel", "name": "k", "pid": "[TP00] 0", "ts": 1,,2, "dur": 1}'
+    file = tmp_path / "merged.json"
+    file.write_text('{"traceEvents": [' + ", ".join([*events[:2], broken, *events[2:]]) + "]}")
+    trace = load(file)
+    assert [one for one in trace.warnings if "broken" in one] == [
+        "merged.json: lost 1 broken event that could not be read"
+    ]
+    assert sum(source.lost_events or 0 for source in trace.sources) == 1
+    unknown = [one for one in trace.warnings if "of_tomorrow" in one]
+    assert len(unknown) == 2  # each rank its own
+    assert all("left out 1 event of" in one for one in unknown)
+    assert len(trace.calls) == 2
+
+
 def newer(path: Path, seed: int) -> Path:
     """An export of two replays and a kernel: rows in any order, tables and columns of 2026."""
     rows = {
