@@ -137,7 +137,7 @@ def _write_markdown(settings: Settings, path: Path, found: Comparison) -> None:
 def _show(settings: Settings, found: Comparison) -> None:
     from nvprobe.comparison.console import sections
     from nvprobe.comparison.model import encode
-    from nvprobe.report.console import console_for
+    from nvprobe.report.console.terminal import console_for
 
     if settings.as_json or (settings.output is not None and settings.output.suffix == ".json"):
         deliver(settings, encode(found))

@@ -77,7 +77,7 @@ def command(
         deliver(settings, page(job, found))
         return
     from nvprobe.ranks.console import print_job
-    from nvprobe.report.console import console_for
+    from nvprobe.report.console.terminal import console_for
 
     text = io.StringIO()
     print_job(console_for(text, shutil.get_terminal_size((100, 24)).columns), found)

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.cli.settings import Settings
-    from nvprobe.report.console import View
+    from nvprobe.report.console.view import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,7 +129,7 @@ def tree_view(
 ) -> View:
     """The view that the options ask for. Raises BadParameter for a filter that is not a regex."""
     from nvprobe.attribution.model import Kind
-    from nvprobe.report.console import View
+    from nvprobe.report.console.view import View
 
     try:
         compiled = re.compile(pattern) if pattern is not None else None
@@ -195,7 +195,7 @@ def show(settings: Settings, analysis: Analysis, view: View, next_command: str) 
     import io
     import sys
 
-    from nvprobe.report.console import console_for, print_report
+    from nvprobe.report.console.terminal import console_for, print_report
 
     if settings.output is None:
         print_report(console_for(sys.stdout), analysis, view)

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from nvprobe.analysis import Analysis
-from nvprobe.report.console import ALL, View
+from nvprobe.report.console.view import ALL, View
 from tests.integration.report_captures import KINDS
 from tests.unit.report.test_console import printed
 

@@ -20,7 +20,8 @@ from nvprobe.analysis.waiting.idle import SAMPLED_CAUSES
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.readers import load
-from nvprobe.report.console import View, console_for, print_report
+from nvprobe.report.console.terminal import console_for, print_report
+from nvprobe.report.console.view import View
 from nvprobe.report.document import to_json
 from nvprobe.trace import CallChains, Frames, Samples, Trace
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces

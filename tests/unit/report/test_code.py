@@ -12,8 +12,8 @@ from nvprobe.analysis import Analysis, analyze
 from nvprobe.attribution import attribute
 from nvprobe.demo import unpacked
 from nvprobe.readers import load
-from nvprobe.report.console import ALL, View
 from nvprobe.report.console.names import cut
+from nvprobe.report.console.view import ALL, View
 from tests.unit.report.test_console import printed
 
 

@@ -13,9 +13,10 @@ from nvprobe.attribution import Kind, attribute
 from nvprobe.cli.view import SECTIONS as OFFERED
 from nvprobe.demo import unpacked
 from nvprobe.readers import load
-from nvprobe.report.console import ALL, SECTIONS, SORTS, View, console_for, print_report
 from nvprobe.report.console.folding import fold
-from nvprobe.report.console.view import visible_tree
+from nvprobe.report.console.sections import SECTIONS
+from nvprobe.report.console.terminal import console_for, print_report
+from nvprobe.report.console.view import ALL, SORTS, View, visible_tree
 
 
 @pytest.fixture(scope="module")

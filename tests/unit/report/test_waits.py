@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution import attribute
-from nvprobe.report.console import ALL, View, console_for, print_report
+from nvprobe.report.console.terminal import console_for, print_report
+from nvprobe.report.console.view import ALL, View
 from nvprobe.report.document import to_dict, to_json
 from nvprobe.trace import Trace
 from tests.random_waits import wait_traces
