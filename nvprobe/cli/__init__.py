@@ -45,6 +45,7 @@ COMMANDS = {
         "nvprobe.cli.ranks",
         "Compare all ranks of a job: who is late, and whether waiting or the network costs time.",
     ),
+    "facts": ("nvprobe.cli.facts", "Print what an analysis says in a bounded size, as JSON."),
     "redact": (
         "nvprobe.cli.redact",
         "Write a copy that is safe to share, and list what is not in it.",

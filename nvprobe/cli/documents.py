@@ -24,6 +24,16 @@ def documents_of(settings: Settings, inputs: Sequence[str]) -> list[Document]:
     return [_document(settings, one) for given in inputs for one in _runs(Path(given))]
 
 
+def document_of(settings: Settings, inputs: Sequence[str]) -> Document:
+    """The analysis of one run: of a file that is one, else of all inputs together."""
+    from nvprobe.cli.pipeline import analysis_of
+    from nvprobe.report.document import document
+
+    if len(inputs) == 1 and _is_analysis(Path(inputs[0])):
+        return _document(settings, Path(inputs[0]))
+    return document(analysis_of(settings, list(inputs)))
+
+
 def _runs(path: Path) -> Iterator[Path]:
     """The runs that a path stands for."""
     inside = [] if not path.is_dir() or (path / "run.json").is_file() else sorted(path.iterdir())
