@@ -7,25 +7,32 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.critical_time import OnPath, critical_time
 from nvprobe.analysis.kernels.attributed import classify
 from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses
+from nvprobe.analysis.kernels.occupancy import launch_fit
 from nvprobe.analysis.replay import changes
+from nvprobe.analysis.replay.costs import step_of
+from nvprobe.analysis.replay.edits.batch import larger_batch
 from nvprobe.analysis.replay.edits.launches import cuda_graph
 from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import Model
-from nvprobe.analysis.replay.prepared import replay_of
+from nvprobe.analysis.replay.prepared import Replay, replay_of
 from nvprobe.analysis.replay.sample import Sample
-from nvprobe.analysis.replay.search import Saving, weigh
+from nvprobe.analysis.replay.search import MODEL_ERROR, Saving, weigh
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.syncs import Syncs
 from nvprobe.analysis.waiting.waits import waits
 from nvprobe.attribution.model import Attribution, shown_path
 from nvprobe.errors import UsageError
-from nvprobe.trace import Column
+from nvprobe.trace import Column, OpKind
+
+OPTIMIZER = r"(?i)^(optim(izer)?(_step)?|Optimizer\.(step|zero_grad).*|(## )?optimizer( ##)?)$"
+"""Ranges whose work is that of the parameters, however many examples a step has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,8 @@ class Asked:
     """Kernel family or class of work: how many times faster."""
     overlap: Sequence[str] = ()
     drop: Sequence[str] = ()
+    batch: float = 1.0
+    """How many times as many examples are in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,8 @@ class Simulation:
     saving: Saving
     calibration: str
     replay_error: float
+    step_with_ns: tuple[int, int, int]
+    """The step with the changes: at least, expected, at most."""
     before: tuple[OnPath, ...]
     after: tuple[OnPath, ...]
 
@@ -75,6 +86,7 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
         saving=weigh(by.models, edit),
         calibration=by.source,
         replay_error=good.error,
+        step_with_ns=_steps_with(by, edit),
         before=critical_time(few, model, waited.syncs, classes),
         after=critical_time(few, edit(model, Level.MID), waited.syncs, classes),
     )
@@ -88,6 +100,7 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
         *(_faster(few, name, times) for name, times in asked.speed_up.items()),
         *(overlap_upload(few, _ops_in(few, path)) for path in asked.overlap),
         *(_without(few, path) for path in asked.drop),
+        *([_batch(few, asked.batch)] if asked.batch != 1 else []),
     ]
 
     def edit(model: Model, level: Level) -> Model:
@@ -97,6 +110,42 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
         return model
 
     return edit
+
+
+def _steps_with(by: Replay, edit: Edit) -> tuple[int, int, int]:
+    """(least, expected, most) over levels and calibrations, with the error of the model.
+
+    Expected is the mean over the calibrations.
+    """
+    lengths = {level: [step_of(edit(model, level)) for model in by.models] for level in Level}
+    scale = by.step_ns / max(by.steps_ns[0], 1)
+    all_ = [one for some in lengths.values() for one in some]
+    mid = float(np.mean(lengths[Level.MID]))
+    error = MODEL_ERROR * by.step_ns
+    least, most = min(all_) * scale - error, max(all_) * scale + error
+    return max(round(least), 0), round(mid * scale), round(most)
+
+
+def _batch(few: Sample, times: float) -> Edit:
+    """Ops of forward and backward passes and uploads grow; optimizers and collectives do not."""
+    attribution, trace = few.attribution, few.attribution.trace
+    if not len(trace.geometry) or (trace.ops.kind[few.op] == OpKind.GRAPH).any():
+        raise UsageError("--batch: the capture has no sizes of launches, or graphs recorded whole")
+    fit = launch_fit(trace)
+    waves = np.full(len(trace.ops), np.nan)
+    if fit is not None:
+        waves[trace.geometry.op] = fit.waves
+    fixed = _named(few, OPTIMIZER)[attribution.owner[few.op]]
+    activity = classify(attribution).activity[few.op]
+    growing = ~fixed & (activity != Activity.COMMUNICATION)
+    return larger_batch(few, times, growing, waves[few.op])
+
+
+def _named(few: Sample, pattern: str) -> Column:
+    """Bool per path, the last one for none: a range of it is named so (RE2)."""
+    paths = few.attribution.paths
+    hit = pc.match_substring_regex(paths.names, pattern).to_numpy(zero_copy_only=False)
+    return np.append(paths.nearest(np.asarray(hit, bool)[paths.name]) >= 0, False)
 
 
 def _faster(few: Sample, name: str, times: float) -> Edit:

@@ -12,7 +12,7 @@ from nvprobe.cli.settings import Settings, common_options, output_options
 
 if TYPE_CHECKING:
     from nvprobe.analysis.critical_time import OnPath
-    from nvprobe.analysis.simulation import Simulation
+    from nvprobe.analysis.simulation import Asked, Simulation
 
 ROWS = 12
 
@@ -34,6 +34,24 @@ class SpeedUp(click.ParamType):  # type: ignore[type-arg]
         if not name or not 0 < factor < float("inf"):
             self.fail(f"{value!r}: give CLASS=TIMES, as in gemm=2", param, ctx)
         return name, factor
+
+
+class Times(click.ParamType):  # type: ignore[type-arg]
+    """``x2``."""
+
+    name = "times"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """How many times."""
+        if isinstance(value, float):
+            return value
+        try:
+            times = float(str(value).removeprefix("x"))
+        except ValueError:
+            times = 0.0
+        if not 0 < times < float("inf"):
+            self.fail(f"{value!r}: give xN, as in x2", param, ctx)
+        return times
 
 
 @click.command("simulate")
@@ -69,6 +87,12 @@ class SpeedUp(click.ParamType):  # type: ignore[type-arg]
     metavar="PATH",
     help="What this path does on the host and on the GPU is not done (repeatable).",
 )
+@click.option(
+    "--batch",
+    type=Times(),
+    metavar="xN",
+    help="A step has N times as many examples, as in x2; the host's work stays.",
+)
 @output_options
 @common_options
 @click.pass_obj
@@ -81,6 +105,7 @@ def command(
     speed_up: tuple[tuple[str, float], ...],
     overlap: tuple[str, ...],
     drop: tuple[str, ...],
+    batch: float | None,
 ) -> None:
     """Predict the step with changes, from a replay of the captured steps (docs/replay.md).
 
@@ -92,13 +117,14 @@ def command(
     from nvprobe.cli.pipeline import trace_of
 
     spare_inputs(settings.output, list(inputs))
-    asked = Asked(remove_sync, cuda_graph, dict(speed_up), overlap, drop)
+    asked = Asked(remove_sync, cuda_graph, dict(speed_up), overlap, drop, batch or 1.0)
     found = simulate(attribute(trace_of(inputs)), asked)
-    changed = any((remove_sync, cuda_graph, speed_up, overlap, drop))
-    deliver(settings, _json(found, changed) if settings.as_json else _text(found, changed))
+    changed = any((remove_sync, cuda_graph, speed_up, overlap, drop, batch))
+    written = _json if settings.as_json else _text
+    deliver(settings, written(found, asked, changed))
 
 
-def _text(found: Simulation, changed: bool) -> str:
+def _text(found: Simulation, asked: Asked, changed: bool) -> str:
     """The report."""
     from nvprobe.attribution.model import shown_path
     from nvprobe.report.console.format import time
@@ -106,13 +132,12 @@ def _text(found: Simulation, changed: bool) -> str:
     known = "measured" if found.calibration == "measured" else "estimated"
     lines = [f"A step takes {time(found.step_ns)} unprofiled ({known})"]
     if changed:
-        low, mid, high = (
-            time(round(found.step_ns * (1 - share)))
-            for share in (found.saving.high, found.saving.mid, found.saving.low)
-        )
-        lines.append(
-            f"With the changes {mid}, between {low} and {high}: {found.saving.mid:.0%} less"
-        )
+        low, mid, high = (time(ns) for ns in found.step_with_ns)
+        times = asked.batch
+        less = 1 - found.step_with_ns[1] / max(found.step_ns, 1) / times
+        each = " per example" if times != 1 else ""
+        words = f"{less:.0%} less" if less >= 0 else f"{-less:.0%} more"
+        lines.append(f"With the changes {mid}, between {low} and {high}: {words}{each}")
     lines += ["", "Critical path" + (" with the changes" if changed else "") + ", a step"]
     for row in (found.after if changed else found.before)[:ROWS]:
         where = shown_path(row.path or "outside of ranges")
@@ -123,7 +148,7 @@ def _text(found: Simulation, changed: bool) -> str:
     return "\n".join(lines)
 
 
-def _json(found: Simulation, changed: bool) -> str:
+def _json(found: Simulation, asked: Asked, changed: bool) -> str:
     def rows(path: tuple[OnPath, ...]) -> list[dict[str, Any]]:
         return [row._asdict() for row in path]
 
@@ -139,7 +164,8 @@ def _json(found: Simulation, changed: bool) -> str:
         "step_ns": found.step_ns,
         "calibration": found.calibration,
         "replay_error": round(found.replay_error, 5),
-        "saving": saving if changed else None,
+        "saving": saving if changed and asked.batch == 1 else None,
+        "step_with_changes_ns": list(found.step_with_ns) if changed else None,
         "critical_path": rows(found.before),
         "critical_path_with_changes": rows(found.after) if changed else None,
     }

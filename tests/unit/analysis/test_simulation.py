@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from nvprobe.analysis.simulation import Asked, Simulation, simulate
@@ -82,6 +83,49 @@ def test_changes_are_made_together() -> None:
 def test_what_the_capture_does_not_have_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         simulated(**asked)
+
+
+def test_twice_as_many_examples() -> None:
+    """Full kernels and uploads take twice as long, an optimizer and the host as long as before."""
+
+    def training(scene: Scene) -> None:
+        scene.inside("h2d", lambda: upload(scene))
+        scene.inside("forward", lambda: products(scene))
+        scene.inside("optimizer", lambda: adds(scene))
+
+    def products(scene: Scene) -> None:
+        for _ in range(5):
+            scene.launch(BF16_GEMM, 200 * US)
+
+    def adds(scene: Scene) -> None:
+        scene.launch(ADD, 300 * US)
+
+    scene = loop(training, steps=6)
+    trace = dataclasses.replace(scene.trace(), profiling=unprofiled(scene))
+    found = simulate(attribute(trace), Asked(batch=2.0))
+    least, expected, most = found.step_with_ns
+    assert found.step_ns == pytest.approx(1500 * US, rel=0.01)
+    assert expected == pytest.approx(2700 * US, rel=0.01)
+    assert least < expected < most
+
+
+def test_kernels_that_do_not_fill_the_gpu_hardly_take_longer() -> None:
+    def small(scene: Scene) -> None:
+        for _ in range(10):
+            scene.launch(BF16_GEMM, 100 * US, grid=33)
+
+    scene = loop(small, steps=6)
+    trace = dataclasses.replace(scene.trace(), profiling=unprofiled(scene))
+    least, expected, most = simulate(attribute(trace), Asked(batch=2.0)).step_with_ns
+    assert least < expected == pytest.approx(1000 * US, rel=0.02)
+    assert most > 2000 * US
+
+
+def test_without_sizes_of_launches_nothing_is_said_of_more_examples() -> None:
+    trace = loop(body, steps=6).trace()
+    bare = dataclasses.replace(trace, geometry=trace.geometry.take(np.empty(0, np.int64)))
+    with pytest.raises(UsageError, match="sizes of launches"):
+        simulate(attribute(bare), Asked(batch=2.0))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
