@@ -53,7 +53,7 @@ def call_role(name: str) -> str:
     if api == "hip":
         rest = re.sub("^(Drv|Ext|Hcc)", "", rest)
     blocking = "Async" not in rest
-    if re.match("(Stream|Event|Device|Ctx|Thread)Synchronize", rest):
+    if re.match("(Stream|Event|Device|(Execution)?Ctx|Thread)Synchronize", rest):
         return "sync"
     if rest.startswith(("Memcpy", "Memset")):
         return "sync" if blocking else "copy" if rest.startswith("Memcpy") else "launch"
@@ -70,7 +70,17 @@ def call_role(name: str) -> str:
 def _allocates(api: str | None, rest: str) -> bool:
     if "Get" in rest or rest.startswith("MemPoolSet"):
         return False
-    if rest.startswith(("MemPool", "MemExport", "MemImport", "Multicast", "PeerReg", "PeerUnreg")):
+    if rest.startswith(
+        (
+            "MemPool",
+            "MemExport",
+            "MemImport",
+            "Multicast",
+            "LogicalEndpoint",
+            "PeerReg",
+            "PeerUnreg",
+        )
+    ):
         return True
     if re.match("MemPeer|DeviceGraphMemTrim|Ipc[A-Za-z]*MemHandle|MemHostAlloc", rest):
         return True

@@ -81,17 +81,18 @@ OTHER_CALLS = (*GRAPH_BUILDS, CallRole.OTHER, CallRole.WAIT_EVENT, CallRole.CAPT
 ALLOCATIONS = (*DEVICE_MEMORY, CallRole.HOST_ALLOCATION, CallRole.OTHER_ALLOCATION)
 
 _API = r"^(?:cuda|hip(?:Drv|Ext|Hcc)?|cu)"
+_CONTEXT = _API + r"(?:Green|Execution)?Ctx"
 _WHAT = r"(?:3D|Array|Managed|MipmappedArray|Pitch)*$"
 
 ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.COMPILATION, _API + r"(?:ModuleGetFunction|FuncLoad)"),
     (CallRole.OTHER, _API + r"\w*?(?:Get|Query|IsCapturing|CanAccess)(?:[A-Z_]|$)"),
     (CallRole.OTHER, _API + r"MemPoolSet"),
-    (CallRole.DEVICE_SYNC, _API + r"(?:Device|Thread|Ctx)Synchronize"),
+    (CallRole.DEVICE_SYNC, _API + r"(?:Device|Thread|(?:Execution)?Ctx)Synchronize"),
     (CallRole.EVENT_SYNC, _API + r"EventSynchronize|^urEventWait|^zeEventHostSynchronize"),
     (CallRole.STREAM_SYNC, _API + r"StreamSynchronize|^urQueueFinish|^zeCommandQueueSynchronize"),
-    (CallRole.WAIT_EVENT, _API + r"(?:Stream|Ctx|GreenCtx)WaitEvent"),
-    (CallRole.CAPTURE_BEGIN, _API + r"StreamBeginCapture"),
+    (CallRole.WAIT_EVENT, _API + r"(?:Stream|(?:Green|Execution)?Ctx)WaitEvent"),
+    (CallRole.CAPTURE_BEGIN, _API + r"StreamBegin(?:C|Rec)apture"),
     (CallRole.CAPTURE_END, _API + r"StreamEndCapture"),
     (CallRole.COPY, _API + r"Memcpy\w*Async|^urEnqueue\w*Memcpy"),
     (CallRole.SET, _API + r"Memset\w*Async|^urEnqueue\w*Fill"),
@@ -112,7 +113,7 @@ ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.OTHER_ALLOCATION, r"^(?:cu|hip)Mem(?:Map|Unmap|Release|SetAccess|AddressReserve)"),
     (CallRole.OTHER_ALLOCATION, _API + r"Mem(?:Pool|Export|Import)|^urUSM\w*(?:Alloc|Free)"),
     (CallRole.OTHER_ALLOCATION, _API + r"(?:(?:Mem)?Peer(?:Unr|R)egister|Ipc\w+MemHandle)"),
-    (CallRole.OTHER_ALLOCATION, _API + r"(?:Multicast|DeviceGraphMemTrim)"),
+    (CallRole.OTHER_ALLOCATION, _API + r"(?:Multicast|LogicalEndpoint|DeviceGraphMemTrim)"),
     (CallRole.COMPILATION, r"^(?:nvrtcCompile|hiprtc(?:Compile|Link))|^nvJitLink(?:Complete|Add)"),
     (CallRole.COMPILATION, _API + r"(?:Module|Library)(?:Unl|L)oad|^(?:cu|hip)Link|^cuCompilePtx"),
     (CallRole.COMPILATION, r"^__(?:cuda|hip)(?:Init|Unr|R)|^zeModuleCreate"),
@@ -121,11 +122,13 @@ ROLES: tuple[tuple[CallRole, str], ...] = (
     (CallRole.GRAPH_INSTANTIATION, _API + r"Graph(?:Instantiate|ExecUpdate)"),
     (CallRole.GRAPH_BUILD, _API + r"(?:Graph|UserObject)"),
     (CallRole.CONTEXT, _API + r"(?:Init(?:Device)?|ThreadExit|DeviceReset|DevicePrimaryCtx\w+)$"),
-    (CallRole.CONTEXT, _API + r"(?:Green)?(?:Ctx|Device)(?:At|De)?(?:Create|Destroy|tach)"),
+    (CallRole.CONTEXT, _CONTEXT + r"(?:At|De)?(?:Create|Destroy|tach)"),
+    (CallRole.CONTEXT, _API + r"Device(?:Create|Destroy)"),
     (CallRole.CONTEXT, _API + r"(?:Ctx|Device)(?:En|Dis)ablePeerAccess|^cuCheckpointProcess"),
-    (CallRole.STREAM_ENTRY, _API + r"(?:(?:Event|Ctx|GreenCtx)Record|StreamAttach)"),
+    (CallRole.STREAM_ENTRY, _API + r"(?:(?:Event|(?:Green|Execution)?Ctx)Record|StreamAttach)"),
     (CallRole.STREAM_ENTRY, _API + r"(?:Stream(?:Batch|Wait|Write)|(?:Signal|Wait)External)"),
-    (CallRole.RESOURCE, _API + r"(?:Green(?:Ctx))?(?:Stream|Event|Semaphore)(?:Create|Destroy)"),
+    (CallRole.RESOURCE, _CONTEXT + r"StreamCreate"),
+    (CallRole.RESOURCE, _API + r"(?:Stream|Event|Semaphore)(?:Create|Destroy)"),
     (CallRole.RESOURCE, _API + r"(?:ImportExternal|DestroyExternal|IpcOpenEvent)"),
     (CallRole.RESOURCE, _API + r"\w*(?:Tex|Surf)\w*(?:Create|Destroy)"),
     (CallRole.RESOURCE, _API + r"(?:Create|Destroy)(?:Texture|Surface)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ CALLS = {
         urQueueFinish""",
     CallRole.EVENT_SYNC: "cudaEventSynchronize cuEventSynchronize hipEventSynchronize",
     CallRole.DEVICE_SYNC: """cudaDeviceSynchronize cudaThreadSynchronize cuCtxSynchronize
-        hipDeviceSynchronize""",
+        hipDeviceSynchronize cudaExecutionCtxSynchronize""",
     CallRole.BLOCKING_COPY: """cudaMemcpy cudaMemcpy2D cudaMemcpyToSymbol cuMemcpyHtoD_v2
         cuMemcpyDtoH_v2 hipMemcpyWithStream hipDrvMemcpy3D""",
     CallRole.BLOCKING_SET: "cudaMemset cuMemsetD8_v2",
@@ -38,23 +39,26 @@ CALLS = {
     CallRole.OTHER_ALLOCATION: """cudaMallocAsync cudaFreeAsync cuMemAllocAsync cuMemPoolTrimTo
         cuMemAddressReserve cuArrayCreate cudaMallocFromPoolAsync cudaMemPoolCreate
         cudaIpcOpenMemHandle cuMemExportToShareableHandle cuMulticastBindMem_v2
-        hipMemAddressReserve hipMemSetAccess hipArrayCreate hipExtMallocWithFlags hipFreeAsync""",
+        cuLogicalEndpointCreate hipMemAddressReserve hipMemSetAccess hipArrayCreate
+        hipExtMallocWithFlags hipFreeAsync""",
     CallRole.COMPILATION: """cuModuleLoadDataEx cuModuleLoadData cuLibraryLoadData cuLinkComplete
         hipModuleLoadData nvrtcCompileProgram cuModuleUnload cuModuleGetFunction cuLinkCreate_v2
         hipLinkAddData hiprtcLinkComplete __hipRegisterFatBinary __cudaRegisterFatBinary""",
-    CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture",
+    CallRole.CAPTURE_BEGIN: "cudaStreamBeginCapture cuStreamBeginRecaptureToGraph",
     CallRole.CAPTURE_END: "cudaStreamEndCapture",
-    CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent",
+    CallRole.WAIT_EVENT: "cudaStreamWaitEvent cuStreamWaitEvent cudaExecutionCtxWaitEvent",
     CallRole.GRAPH_BUILD: """cudaGraphDestroy cuGraphUpload cudaGraphKernelNodeSetParams
         cuGraphClone cudaGraphCreate cuGraphExecDestroy
         hipGraphAddKernelNode cudaUserObjectCreate""",
     CallRole.GRAPH_INSTANTIATION: """cudaGraphInstantiate cudaGraphInstantiateWithFlags
         cuGraphExecUpdate cuGraphInstantiateWithParams_ptsz hipGraphInstantiate""",
     CallRole.CONTEXT: """cuInit cuCtxCreate_v4 cuCtxDestroy cuDevicePrimaryCtxRetain cudaDeviceReset
-        cudaInitDevice cuGreenCtxCreate cudaDeviceEnablePeerAccess hipDeviceReset""",
+        cudaInitDevice cudaExecutionCtxDestroy cuGreenCtxCreate
+        cudaDeviceEnablePeerAccess hipDeviceReset""",
     CallRole.RESOURCE: """cudaStreamCreateWithPriority cuStreamDestroy_v2 cudaEventCreateWithFlags
         hipEventDestroy cudaIpcOpenEventHandle cuImportExternalSemaphore cuGreenCtxStreamCreate
-        hipExtStreamCreateWithCUMask cudaCreateTextureObject hipDestroySurfaceObject""",
+        hipExtStreamCreateWithCUMask cudaExecutionCtxStreamCreate
+        cudaCreateTextureObject hipDestroySurfaceObject""",
     CallRole.STREAM_ENTRY: """cudaEventRecord cuEventRecordWithFlags cuStreamWriteValue32_v2
         cuStreamBatchMemOp_v2 cudaSignalExternalSemaphoresAsync hipEventRecord""",
     CallRole.OTHER: """cudaEventQuery cudaStreamQuery cudaMemGetInfo cuMemGetInfo_v2 cudaGetDevice
@@ -86,15 +90,16 @@ def test_the_oracle_of_waits_reads_names_alike(role: CallRole) -> None:
     )
 
 
-HEADERS = "/usr/local/cuda/include/cupti_{}_cbid.h"
+FOLDERS = ("/usr/local/cuda/include", *(f"{path}/nvidia/cu13/include" for path in sys.path))
 QUICK = r"Get|Query|Set|Is[A-Z]|Can[A-Z]|ChannelDesc|Tex|Surf|EGL|GL|D3D|VDPAU|cu64|MultiKernel"
 
 
 @pytest.mark.parametrize("api", ["driver", "runtime"])
 def test_every_call_of_the_api_that_can_take_long_has_a_role(api: str) -> None:
     """By the list of all calls that CUPTI can trace, where a toolkit is installed."""
-    header = Path(HEADERS.format(api))
-    if not header.exists():
+    headers = [Path(folder, f"cupti_{api}_cbid.h") for folder in FOLDERS]
+    header = next((one for one in headers if one.exists()), None)
+    if header is None:
         pytest.skip("no CUDA toolkit")
     found = re.findall(r"CBID_((?:cuda|cu)[A-Z]\w+?)(?:_v\d+)? ", header.read_text())
     roles = roles_of_names(pa.array(found))
