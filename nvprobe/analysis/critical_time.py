@@ -14,8 +14,6 @@ from nvprobe.analysis.replay.run import completion, replay
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.waiting.syncs import Syncs
 
-__all__ = ["OnPath", "critical_time"]
-
 _IN_CALL = (Part.CALL, Part.RETURN)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvprobe.launch import child, proc, rundir
+from nvprobe.launch import child, proc, rundir, signals
 from nvprobe.launch.control import Control
 from nvprobe.launch.gpu_processes import GpuProcesses
 from nvprobe.launch.options import Timeouts
@@ -30,9 +30,6 @@ Trouble = Literal["none", "never-started", "start-timeout", "finish-timeout", "d
 LOG = "nsys.log"
 """What nsys printed, in the temporary folder."""
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_WATCHED = frozenset({*_PASSED_ON, signal.SIGCHLD, signal.SIGTSTP})
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _POLL_S = 0.1
 _GENTLE_S = 10.0
 """How long nsys gets (at most) after SIGINT, and again after SIGTERM, to write what it has."""
@@ -69,7 +66,7 @@ class Ending:
 def run_alone(argv: Sequence[str], environ: Mapping[str, str]) -> Ending:
     """Run the program without nsys, in a session of its own: signals reach it once, from here."""
     interrupted = False
-    with _signals_held() as prepare:
+    with signals.held() as prepare:
         try:
             process = subprocess.Popen(
                 argv,
@@ -81,11 +78,11 @@ def run_alone(argv: Sequence[str], environ: Mapping[str, str]) -> Ending:
             print(f"nvprobe: {argv[0]}: {error.strerror}", file=sys.stderr)
             return Ending(127 if isinstance(error, FileNotFoundError) else 126)
         while process.poll() is None:
-            received = signal.sigtimedwait(_WATCHED, _POLL_S)
+            received = signal.sigtimedwait(signals.WATCHED, _POLL_S)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
-            interrupted |= received.si_signo in _ENDING
-            _hand_on(received, process.pid)
+            interrupted |= received.si_signo in signals.ENDING
+            signals.hand_on(received, process.pid)
     code = process.returncode
     if code < 0:
         return Ending(128 - code, signal=-code, interrupted=interrupted)
@@ -112,10 +109,10 @@ def run_under_nsys(
     fallback = folder / "status.jsonl"
     wrapper = [sys.executable, "-I", "-S", os.fspath(child.__file__), str(write_end)]
     wrapper += [os.fspath(fallback), str(out), str(err), environ.get("TMPDIR", "")]
-    wrapper += [str(_umask()), " ".join(str(int(number)) for number in _ignored()), "--"]
+    wrapper += [str(_umask()), " ".join(str(int(number)) for number in signals.ignored()), "--"]
     argv = nsys_argv([*wrapper, *program])
     inherited = (write_end, out, err)
-    with _signals_held() as prepare, _closing(read_end), proc.Turn("nsys", _TURN_S) as turn:
+    with signals.held() as prepare, _closing(read_end), proc.Turn("nsys", _TURN_S) as turn:
         with _closing(*inherited), (folder / LOG).open("wb") as log:
             try:
                 nsys = subprocess.Popen(
@@ -134,53 +131,6 @@ def run_under_nsys(
             return watch.to_the_end(turn.over)
         finally:
             watch.leave_nothing_running()
-
-
-def _hand_on(received: signal.struct_siginfo, pid: int) -> None:
-    """Give the program a signal, once, as its sender or its terminal would.
-
-    A terminal's Ctrl-C (it has no sender) is for the whole process group; on Ctrl-Z nvprobe stops
-    with the program and goes on with it.
-    """
-    number = received.si_signo
-    if number == signal.SIGTSTP:
-        proc.kill([pid], signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        proc.kill([pid], signal.SIGCONT)
-    elif number == signal.SIGINT and not received.si_pid:
-        with contextlib.suppress(OSError):
-            os.killpg(os.getpgid(pid), number)
-    else:
-        proc.kill([pid], number)
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[Callable[[], None]]:
-    """Hold signals back, so that a loop can take them with their sender.
-
-    Gives the function that a child calls between fork and exec: signals as they were before, and
-    SIGTERM when nvprobe is killed. What is ignored (``nohup``) stays so, here and in the program: a
-    signal that is held is kept even where it is ignored.
-    """
-    libc = proc.load_prctl()
-    proc.adopt_orphans(libc)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED - _ignored())
-
-    def prepare() -> None:
-        """In the child: the mask of before, and an end with its parent."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        proc.die_with_parent(libc, signal.SIGTERM)
-
-    try:
-        yield prepare
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignored() -> set[signal.Signals]:
-    """The signals that whoever started nvprobe had it ignore."""
-    numbers = {*_PASSED_ON, signal.SIGQUIT}
-    return {number for number in numbers if signal.getsignal(number) == signal.SIG_IGN}
 
 
 def _umask() -> int:
@@ -334,11 +284,11 @@ class _Watch:
 
     def pass_signal(self) -> None:
         """Wait a moment; hand a signal that comes to the program, once there is one."""
-        received = signal.sigtimedwait(_WATCHED, _POLL_S)
+        received = signal.sigtimedwait(signals.WATCHED, _POLL_S)
         if received is None or received.si_signo == signal.SIGCHLD:
             return
-        self.interrupts += received.si_signo in _ENDING
-        if self.control is not None and received.si_signo in _ENDING:
+        self.interrupts += received.si_signo in signals.ENDING
+        if self.control is not None and received.si_signo in signals.ENDING:
             self.control.close()  # before the program ends: engines kill their workers
         if self.started_program():
             self.hand_on(received)
@@ -356,7 +306,7 @@ class _Watch:
         if self.interrupts > 3:
             proc.kill([self.pid], signal.SIGKILL)
         else:
-            _hand_on(received, self.pid)
+            signals.hand_on(received, self.pid)
 
     def program_lives(self) -> bool:
         """Whether the program runs, or has ended and its exit code is about to be reported."""

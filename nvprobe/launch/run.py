@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shlex
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +41,14 @@ from nvprobe.launch.redaction import redacted, redacted_words
 from nvprobe.launch.target import Target, resolve
 from nvprobe.launch.verify import (
     DISK_FULL,
+    REFUSED,
+    TRANSIENT,
     collect,
     export_report,
-    never_opened,
+    last_words,
+    log_tail,
     no_step_inside,
+    why_no_trace,
 )
 from nvprobe.nsys import Nsys
 from nvprobe.placement import Placement, placement
@@ -55,13 +57,6 @@ from nvprobe.version import __version__
 _ATTEMPTS = 3
 _LONG_EXPORT = 20 * 2**20
 """Bytes of a report whose export takes more than a few seconds."""
-_TRANSIENT = re.compile("Agent launcher failed|Connection reset|Endpoint is not available")
-"""What nsys says where it did not get to start the program and may the next time: its agent came
-up too late on a machine under load or as another nsys began, or waited for a lock that a killed one
-held."""
-_REFUSED = re.compile("Illegal |unrecogni[sz]ed option|nvalid argument", re.IGNORECASE)
-"""What nsys says of an option, or a value of one, that it does not take (2022.4, 2025.3)."""
-
 
 _ENVIRONMENT_IN_REPORT = (
     "{} holds the environment of this machine's processes, as nsys writes it; {} does not: "
@@ -182,7 +177,7 @@ class _Run:
     def carry_out(self) -> Outcome:
         """All of it. Whatever fails after the program ran, its exit code is kept."""
         self._write_run_json(None, None, WindowStatus())
-        with _temporary_folder() as temporary:
+        with rundir.temporary() as temporary:
             ending = self._run(temporary)
             rundir.keep_private(self.folder)
             status = WindowStatus.read(temporary)
@@ -226,10 +221,10 @@ class _Run:
                 ending = replace(ending, code=0, signal=None)  # the end that was asked for
             if ending.code is not None or ending.interrupted:
                 return ending
-            said = _log_tail(temporary / LOG)
-            if _REFUSED.search(said) and self.plan.options.extras:
+            said = log_tail(temporary / LOG)
+            if REFUSED.search(said) and self.plan.options.extras:
                 self.plan = self._without_extras(temporary)
-            elif _TRANSIENT.search(said):
+            elif TRANSIENT.search(said):
                 clear_stale_locks()
             else:
                 break
@@ -260,14 +255,14 @@ class _Run:
     def _without_extras(self, temporary: Path) -> Plan:
         """What to do where nsys refuses an option: the ranges are worth more than what it adds."""
         extras = ", ".join(self.options.extras)
-        note = f"nsys refuses an option (it said: {_last_words(temporary / LOG)}): without {extras}"
+        note = f"nsys refuses an option (it said: {last_words(temporary / LOG)}): without {extras}"
         _report(self.options, [note])
         return self.plan.without_extras(note)
 
     def _without_nsys(self, ending: Ending, temporary: Path) -> Plan:
         """What to do where nsys did not start the program, reported before it is done."""
         late = ending.trouble == "start-timeout"
-        said = "it said: " + ("nothing" if late else _last_words(temporary / LOG))
+        said = "it said: " + ("nothing" if late else last_words(temporary / LOG))
         if rundir.disk_full(temporary):
             said = DISK_FULL
         within = f" within {self.options.timeouts.start_s:g} s" if late else ""
@@ -294,7 +289,7 @@ class _Run:
         outcome.files += traces
         outcome.files += sorted(self.folder.glob("sidecar.*.jsonl"))
         if plan.nsys is None and not traces and plan.instrumented:
-            outcome.problem = _why_no_trace(plan, status, ending)
+            outcome.problem = why_no_trace(self.options.window, status, ending)
         if status.steps and window.by_steps:
             outcome.notes.append(str(status.overhead))
 
@@ -391,45 +386,6 @@ def _fit_to_keep(line: str) -> str:
 def _speaks_for_the_job(place: Placement, options: LaunchOptions) -> bool:
     """Whether this is the one rank that says what holds for all, and whose summary is printed."""
     return place.rank in (None, min(options.ranks or [0]))
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    """A folder for nsys's own files; its path is short, because sockets lie in it."""
-    folder = Path(tempfile.mkdtemp(prefix="nvprobe-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _why_no_trace(plan: Plan, status: WindowStatus, ending: Ending) -> str:
-    """Why the torch profiler left nothing."""
-    window = plan.options.window
-    how = f"signal {ending.signal} ended the program" if ending.signal else "the program ended"
-    if status.opened is not None and status.closed is None:
-        return f"no trace was written: {how} while it recorded"
-    if status.opened is not None:
-        return "no trace was written: torch.profiler failed, or the program did not import torch"
-    if window.first:
-        return never_opened(window, status.steps, ending)
-    before = "ended before the window opened" if window.delay_s else "did not import torch"
-    return f"no trace was written: the program {before}"
-
-
-def _last_words(log: Path) -> str:
-    """The line in which nsys refuses something, else the last it printed; fit for a terminal."""
-    lines = reversed(_log_tail(log).splitlines())
-    clean = [re.sub(r"[^\x20-\x7e]+", " ", line).strip()[:200] for line in lines]
-    refusals = (line for line in clean if _REFUSED.search(line))
-    return next(refusals, None) or next(filter(None, clean), "nothing")
-
-
-def _log_tail(log: Path) -> str:
-    """The last of what nsys printed."""
-    with suppress(OSError):
-        return log.read_bytes()[-4096:].decode("utf-8", "replace")
-    return ""
 
 
 def _report(options: LaunchOptions, notes: Sequence[str]) -> None:

@@ -16,9 +16,10 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,13 @@ def disk_full(folder: Path) -> bool:
         return shutil.disk_usage(folder).free < _FULL_BELOW
     except OSError:
         return False
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """A folder for nsys's own files; its path is short, because sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="nvprobe-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

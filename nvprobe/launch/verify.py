@@ -25,6 +25,12 @@ from nvprobe.nsys import Nsys, export, find_importer, import_qdstrm
 _SMALLEST_REPORT = 1024
 _LARGE_REPORT = 200 * 2**20
 """Reports above this are exported to parquet, which nsys writes faster and smaller."""
+TRANSIENT = re.compile("Agent launcher failed|Connection reset|Endpoint is not available")
+"""What nsys says where it did not get to start the program and may the next time: its agent came
+up too late on a machine under load or as another nsys began, or waited for a lock that a killed one
+held."""
+REFUSED = re.compile("Illegal |unrecogni[sz]ed option|nvalid argument", re.IGNORECASE)
+"""What nsys says of an option, or a value of one, that it does not take (2022.4, 2025.3)."""
 DISK_FULL = "the disk is full. Free some space, or give -o (or TMPDIR) on another one"
 
 _LOG_HINTS = (
@@ -221,3 +227,31 @@ def export_report(
         folder = report.with_name(f"{report.stem}_pqtdir")
         return export(nsys, report, folder, "parquetdir", timeouts.export_s)
     return export(nsys, report, report.with_suffix(".sqlite"), "sqlite", timeouts.export_s)
+
+
+def why_no_trace(window: Window, status: WindowStatus, ending: Ending) -> str:
+    """Why the torch profiler left nothing."""
+    how = f"signal {ending.signal} ended the program" if ending.signal else "the program ended"
+    if status.opened is not None and status.closed is None:
+        return f"no trace was written: {how} while it recorded"
+    if status.opened is not None:
+        return "no trace was written: torch.profiler failed, or the program did not import torch"
+    if window.first:
+        return never_opened(window, status.steps, ending)
+    before = "ended before the window opened" if window.delay_s else "did not import torch"
+    return f"no trace was written: the program {before}"
+
+
+def last_words(log: Path) -> str:
+    """The line in which nsys refuses something, else the last it printed; fit for a terminal."""
+    lines = reversed(log_tail(log).splitlines())
+    clean = [re.sub(r"[^\x20-\x7e]+", " ", line).strip()[:200] for line in lines]
+    refusals = (line for line in clean if REFUSED.search(line))
+    return next(refusals, None) or next(filter(None, clean), "nothing")
+
+
+def log_tail(log: Path) -> str:
+    """The last of what nsys printed."""
+    with contextlib.suppress(OSError):
+        return log.read_bytes()[-4096:].decode("utf-8", "replace")
+    return ""

@@ -7,8 +7,6 @@ from typing import Annotated
 from nvprobe.analysis.result import Analysis
 from nvprobe.report.schema import Row, is_, ns
 
-__all__ = ["CriticalPart", "critical_path"]
-
 
 class CriticalPart(Row, frozen=True):
     """A part of the unprofiled step that nothing else hides (docs/replay.md)."""

@@ -9,8 +9,6 @@ from nvprobe.report.console.format import percent, time
 from nvprobe.report.console.tables import more, names, numbers, table, words
 from nvprobe.report.console.view import View
 
-__all__ = ["critical"]
-
 
 def critical(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """What the step consists of, the longest first."""
