@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -28,9 +27,9 @@ from nvprobe.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nvprobe.report.notebook import Page
+
 Input: TypeAlias = "Trace | str | os.PathLike[str]"
-_SHOWN = 15
-"""Paths that a notebook cell shows."""
 
 
 def analyze(
@@ -122,7 +121,11 @@ class _Frame:
     def __get__(self, results: Results | None, owner: type) -> pd.DataFrame:
         if results is None:
             return self  # type: ignore[return-value]  # the descriptor itself, for help()
-        return results.table(self.table)
+        if self.table != "findings":
+            return results.table(self.table)
+        from nvprobe.report.frames import FindingsFrame
+
+        return FindingsFrame(results.table(self.table))
 
 
 class Results:
@@ -238,12 +241,17 @@ class Results:
         return visible("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        """The verdict, the findings and the paths with most GPU time, for a notebook."""
-        columns = ["calls", "wall_ns", "ops", "gpu_ns", "gpu_self_ns", "idle_ns"]
-        top = self.ranges[columns].nlargest(_SHOWN, "gpu_ns")
-        found = [f"<li>{html.escape(one.title)}</li>" for one in self.analysis.findings or ()]
-        listed = f"<ul>{''.join(found)}</ul>" if found else ""
-        return f"<p><b>{html.escape(self.verdict)}</b></p>{listed}{top.to_html()}"
+        """The first screen of the report, for a notebook."""
+        from nvprobe.report.notebook import screen
+
+        return screen(self.analysis)
+
+    def timeline(self, height: int = 700) -> Page:
+        """The report's page with its timeline, ``height`` pixels high, for a notebook's cell."""
+        from nvprobe.report.notebook import Page
+        from nvprobe.report.page import render
+
+        return Page(render(self.analysis, self.document), height)
 
 
 def _new(path: str | os.PathLike[str]) -> Path:

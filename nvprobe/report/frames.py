@@ -42,3 +42,24 @@ class CaptureFrame(pd.DataFrame):
         """As pandas, which `print` asks, too."""
         text = super().to_string(*given, **options)
         return visible(text) if isinstance(text, str) else text
+
+    def _repr_html_(self) -> str | None:
+        """As pandas, which escapes HTML; nothing acts on who reads the page's source."""
+        text = super()._repr_html_()  # type: ignore[misc]
+        return visible(text) if isinstance(text, str) else text
+
+
+class FindingsFrame(CaptureFrame):
+    """The table of findings: whole, a notebook shows it as a list of what to try."""
+
+    @property
+    def _constructor(self) -> Callable[..., CaptureFrame]:
+        return CaptureFrame
+
+    def _repr_html_(self) -> str | None:
+        """What, where, what it saves, what to try."""
+        from nvprobe.report.notebook import findings
+
+        return findings(
+            [{str(key): value for key, value in row.items()} for row in self.to_dict("records")]
+        )

@@ -79,11 +79,11 @@ def failed(folder: Path) -> Analysis:
     return of([file])
 
 
-def trace(folder: Path, events: Iterator[dict[str, object]]) -> Analysis:
+def trace(folder: Path, events: Iterator[dict[str, object]]) -> Path:
     """A torch trace of some events."""
     file = folder / "trace.json"
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": list(events)}))
-    return of([file])
+    return file
 
 
 def event(cat: str, name: str, start: float, length: float, **more: object) -> dict[str, object]:
@@ -104,10 +104,15 @@ def cpu_only(folder: Path) -> Analysis:
                 yield event("cpu_op", "aten::linear", begin + 25 + 100 * layer, 80 - layer)
             yield event("user_annotation", "optimizer", begin + 700, 150)
 
-    return trace(folder, events())
+    return of([trace(folder, events())])
 
 
 def hostile(folder: Path) -> Analysis:
+    """The analysis of `hostile_file`."""
+    return of([hostile_file(folder)])
+
+
+def hostile_file(folder: Path) -> Path:
     """Names that would drive a terminal, a page or a spreadsheet."""
 
     def events() -> Iterator[dict[str, object]]:

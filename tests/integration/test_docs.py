@@ -21,6 +21,12 @@ def test_generated_pages_are_what_the_code_says():
     assert done.returncode == 0, done.stderr
 
 
+def test_readme_shows_what_the_demo_prints():
+    [sample] = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    printed = (ROOT / "tests/integration/snapshots/training_80.txt").read_text()
+    assert all(line in printed.splitlines() for line in sample.splitlines())
+
+
 def test_every_command_is_documented():
     page = (ROOT / "docs/cli.md").read_text()
     for name in COMMANDS:

@@ -102,7 +102,7 @@ def _around(analysis: Analysis) -> str:
 def ledger(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """Every op by method or reason; the shares are of GPU time."""
     book = analysis.ledger
-    text = Text("Ledger: ", "bold")
+    text = Text.assemble(("Ledger: ", "bold"))
     if not book.total.ops:
         outside = _outside(analysis)
         return text.append(f"no GPU ops{outside}") if outside else None

@@ -40,18 +40,18 @@ def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
     if waits is None or not total:
         return None
     window = int(analysis.devices.window_ns.sum())
-    text = Text("Idle: ", "bold")
+    text = Text.assemble(("Idle: ", "bold"))
     of_steps = analysis.steps.shown.idle_ns
     if len(analysis.steps.shown) > 1 and of_steps is not None:
-        text.append(f"{per_step(analysis, int(of_steps.sum()))} per step, ", "")
-    text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ", "")
+        text.append(f"{per_step(analysis, int(of_steps.sum()))} per step, ")
+    text.append(f"{time(total)} of {time(window)} ({percent(total, window)}) = ")
     cause, ns = by(waits.idle, "cause")
     order = np.argsort(-ns, kind="stable")
     shares = zip(cause[order].tolist(), ns[order].tolist(), strict=True)
     parts = [(Cause(c).words, n) for c, n in shares]
     if most is not None and len(parts) > most:
         parts = [*parts[: most - 1], ("others", sum(n for _, n in parts[most - 1 :]))]
-    return text.append(" + ".join(f"{word} {percent(n, total)}" for word, n in parts), "")
+    return text.append(" + ".join(f"{word} {percent(n, total)}" for word, n in parts))
 
 
 def idle_places(analysis: Analysis, view: View, width: int, rows: int) -> list[RenderableType]:
@@ -185,14 +185,14 @@ def overlap(analysis: Analysis, view: View, width: int) -> RenderableType | None
     busy = sum(shares.values())
     if not busy or set(shares) == {"compute"}:
         return None
-    text = Text("Overlap: ", "bold")
+    text = Text.assemble(("Overlap: ", "bold"))
     parts = sorted(shares.items(), key=lambda item: -item[1])
     most = view.rows(_COMBINATIONS)
     rest = sum(ns for _, ns in parts[most:])
     parts = [*parts[:most], *([("others", rest)] if rest else [])]
-    text.append(" + ".join(f"{name} {percent(ns, busy)}" for name, ns in parts), "")
+    text.append(" + ".join(f"{name} {percent(ns, busy)}" for name, ns in parts))
     if waits.exposed_comm_ns:
-        text.append(f"; exposed communication {time(waits.exposed_comm_ns)}", "")
+        text.append(f"; exposed communication {time(waits.exposed_comm_ns)}")
     return text
 
 
