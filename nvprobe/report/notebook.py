@@ -13,7 +13,8 @@ from rich.console import Console
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.verdict import duration
 from nvprobe.report.cells import visible
-from nvprobe.report.console import View, print_report
+from nvprobe.report.console.terminal import print_report
+from nvprobe.report.console.view import View
 from nvprobe.report.console.format import ROLE_WORDS
 
 _WIDTH = 110
