@@ -13,9 +13,9 @@ from rich.console import Console
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.verdict import duration
 from nvprobe.report.cells import visible
+from nvprobe.report.console.format import ROLE_WORDS
 from nvprobe.report.console.terminal import print_report
 from nvprobe.report.console.view import View
-from nvprobe.report.console.format import ROLE_WORDS
 
 _WIDTH = 110
 _SCREEN = '<pre style="font-family:monospace; line-height:1.3; white-space:pre">{code}</pre>'
