@@ -30,6 +30,7 @@ _DEVICES = 1 << 20
 _BATCH = 10_000
 _CATEGORIES = {
     TrackKind.RANGES: "range",
+    TrackKind.SPANS: "span",
     TrackKind.CALLS: "cuda call",
     TrackKind.STREAM: "gpu",
     TrackKind.IDLE: "gpu idle",
@@ -57,11 +58,9 @@ def write_perfetto(analysis: Analysis, path: Path) -> None:
 
 
 def _process(track: Track) -> int:
-    return track.process + 1 if track.process >= 0 and _on_host(track) else _DEVICES + track.device
-
-
-def _on_host(track: Track) -> bool:
-    return track.kind in (TrackKind.RANGES, TrackKind.CALLS)
+    return (
+        track.process + 1 if track.process >= 0 and track.kind.on_host else _DEVICES + track.device
+    )
 
 
 def _tracks(found: Timeline) -> tuple[list[tuple[Track, int]], Column]:
@@ -114,7 +113,7 @@ def _description(what: str, process: int, track: int = 0, **arguments: str | int
 
 
 def _place(trace: Trace, track: Track) -> str:
-    if not _on_host(track):
+    if not track.kind.on_host:
         known = 0 <= track.device < len(trace.devices)
         name = trace.text(int(trace.devices.name[track.device])) if known else None
         number = int(trace.devices.id[track.device]) if known else "?"
@@ -124,8 +123,8 @@ def _place(trace: Trace, track: Track) -> str:
 
 
 def _title(track: Track, lane: int) -> str:
-    title = f"{track.title} {track.number}" if _on_host(track) else track.title
-    title += ": CUDA calls" if track.kind == TrackKind.CALLS else ""
+    title = f"{track.title} {track.number}" if track.kind.on_host else track.title
+    title += {TrackKind.CALLS: ": CUDA calls", TrackKind.SPANS: ": spans"}.get(track.kind, "")
     return visible(title + (f" ({lane + 1})" if lane else ""))
 
 

@@ -1,8 +1,8 @@
 """What happened when, as slices on tracks: what the page draws, and what Perfetto gets.
 
-Host threads carry their ranges and their CUDA calls, streams their ops, devices their idle time by
-cause. Slices of one lane of one track never overlap (:mod:`nvprobe.report.lanes`). Times are those
-of the trace, in ns.
+Host threads carry their ranges, start/end ranges and CUDA calls, streams their ops, devices their
+idle time by cause. Slices of one lane of one track never overlap (:mod:`nvprobe.report.lanes`).
+Times are those of the trace, in ns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from nvprobe.analysis.grouping import distinct
 from nvprobe.analysis.kernels.by_name import short_kernel_name
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.steps import OWN_WINDOW
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.report.lanes import lanes, track_order
-from nvprobe.trace import NO_ROW, Column, OpKind, Table, Trace, column
+from nvprobe.trace import NO_ROW, OPEN, Column, OpKind, Table, Trace, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, LAUNCH_CALLS, call_roles
 
 
@@ -29,9 +30,16 @@ class TrackKind(IntEnum):
     """What a track holds, in the order in which tracks of a process or device are shown."""
 
     RANGES = 0
-    CALLS = 1
-    STREAM = 2
-    IDLE = 3
+    SPANS = 1
+    """Start/end ranges, by the thread that began them."""
+    CALLS = 2
+    STREAM = 3
+    IDLE = 4
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it is of a thread."""
+        return self <= TrackKind.CALLS
 
 
 class CallColor(IntEnum):
@@ -83,9 +91,9 @@ class Slices(Table):
     path: Column = column("i4")
     """Owner path of an op, path of a range, path open at a call; row of the paths, -1 for none."""
     color: Column = column("i1")
-    """Kind of a range, `CallColor`, Family of an op, Cause of idle time."""
+    """Kind of a range, `CallColor`, Family of an op, Cause of idle time: see `Timeline.colors`."""
     row: Column = column("i8")
-    """Row of the ranges, calls or ops of the trace; of idle time the op that ended it."""
+    """Row of the ranges, spans, calls or ops of the trace; of idle time the op that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,7 @@ class _Part:
 
 def timeline(analysis: Analysis) -> Timeline:
     """Tracks and slices of a whole capture."""
-    made = [_ranges(analysis), _calls(analysis), _ops(analysis)]
+    made = [_ranges(analysis), _spans(analysis), _calls(analysis), _ops(analysis)]
     if analysis.waits is not None:
         made.append(_idle(analysis.waits))
     tracks, place = _in_order([track for part in made for track in part.tracks])
@@ -147,6 +155,7 @@ def timeline(analysis: Analysis) -> Timeline:
 
 _COLORS = {
     TrackKind.RANGES: [kind.name.lower() for kind in Kind],
+    TrackKind.SPANS: ["span"],
     TrackKind.CALLS: [color.name.lower() for color in CallColor],
     TrackKind.STREAM: [family.label for family in Family],
     TrackKind.IDLE: [cause.label for cause in Cause],
@@ -161,10 +170,9 @@ def _in_order(tracks: list[Track]) -> tuple[list[Track], Column]:
 
     def key(row: int) -> tuple[int, ...]:
         one = tracks[row]
-        on_host = one.kind in (TrackKind.RANGES, TrackKind.CALLS)
-        if not on_host:
+        if not one.kind.on_host:
             return (1, one.device, -one.kind, one.process, one.number)
-        busiest = max(t.slices for t in tracks if t.kind <= TrackKind.CALLS and _same(t, one))
+        busiest = max(t.slices for t in tracks if t.kind.on_host and _same(t, one))
         return (0, one.process, one.role, -busiest, one.number, one.kind)
 
     order = sorted(range(len(tracks)), key=key)
@@ -215,6 +223,28 @@ def _threads(made: Attribution, thread: Column, kind: TrackKind) -> tuple[list[T
         )
     ]
     return tracks, code
+
+
+def _spans(analysis: Analysis) -> _Part:
+    """Without nvprobe's own, which opens the capture window."""
+    trace, spans = analysis.attribution.trace, analysis.attribution.trace.spans
+    used, name = np.unique(spans.name, return_inverse=True)
+    texts = [text or "(unnamed)" for text in trace.texts(used)]
+    own = np.array([text == OWN_WINDOW for text in texts], bool)
+    row = np.flatnonzero(~own[name])
+    tracks, track = _threads(analysis.attribution, spans.thread[row], TrackKind.SPANS)
+    start, end = spans.start[row], spans.end[row]
+    return _Part(
+        tracks,
+        track,
+        start,
+        np.maximum(np.where(end == OPEN, trace.end_ns, end), start),
+        name[row],
+        texts,
+        np.full(len(row), NO_ROW),
+        np.zeros(len(row), np.int8),
+        row,
+    )
 
 
 def _calls(analysis: Analysis) -> _Part:

@@ -474,3 +474,23 @@ def test_print_shows_everything_but_the_controls_and_is_light(opened, demo) -> N
     assert page.js(CONTRAST) == []
     page.js("dispatchEvent(new Event('afterprint'))")
     assert page.js("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_page_works_inside_a_frame_of_a_notebook(browser, demo) -> None:
+    tab = browser.new_page()
+    messages: list[str] = []
+    tab.on("console", lambda one: messages.append(one.text))
+    tab.on("pageerror", lambda error: messages.append(str(error)))
+    tab.set_content("<p>a cell</p>")
+    tab.evaluate(
+        """(page) => { const frame = document.createElement('iframe'); frame.srcdoc = page;
+        frame.sandbox = 'allow-scripts'; frame.style = 'width: 900px; height: 600px'; document.body.append(frame); }""",
+        rendered(demo, MOST_EVENTS),
+    )
+    frame = tab.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(timeout=30_000)
+    assert frame.locator("h1").inner_text() == demo.verdict
+    frame.get_by_label("Zoom in").click()
+    tab.wait_for_timeout(400)
+    assert messages == []
+    tab.close()

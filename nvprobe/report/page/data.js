@@ -2,7 +2,7 @@
 
 /**
  * @typedef {object} Track
- * @property {"ranges" | "calls" | "stream" | "idle"} kind
+ * @property {"ranges" | "spans" | "calls" | "stream" | "idle"} kind
  * @property {string} title
  * @property {number} process row of the trace's processes, -1 for a device
  * @property {number | null} pid

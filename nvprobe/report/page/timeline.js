@@ -81,7 +81,7 @@ class Timeline {
       used[kind] ??= new Set();
       for (let slice = events.first[row]; slice < events.first[row + 1]; slice++) used[kind].add(events.color[slice]);
     });
-    const titles = { ranges: "ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
+    const titles = { ranges: "ranges", spans: "start/end ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
     return element("div", { class: "legends" }, ...Object.entries(titles).filter(([kind]) => used[kind]).map(([kind, title]) =>
       element("div", { class: "legend" }, element("b", {}, title),
         ...COLOR_LISTS[kind].flatMap((color, number) =>
@@ -519,7 +519,7 @@ function openRanges(host, time) {
 function sliceSummary(slice) {
   const { start, end, path } = /** @type {Events} */ (page.events);
   const track = trackOf(slice);
-  const what = { ranges: "range", calls: "CUDA call", stream: "GPU", idle: "GPU idle" }[track.kind];
+  const what = { ranges: "range", spans: "span", calls: "CUDA call", stream: "GPU", idle: "GPU idle" }[track.kind];
   const place = track.kind === "stream" ? track.title : track.kind === "idle" ? "" : `thread ${track.number}`;
   return [
     element("b", { class: "name" }, shortened(track.kind === "idle" ? words(sliceName(slice)) : sliceName(slice), 120)),

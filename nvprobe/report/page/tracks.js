@@ -13,7 +13,7 @@
  */
 
 /** @type {Record<string, number>} height of a lane by kind of track */
-const LANE_HEIGHTS = { ranges: 18, calls: 12, stream: 20, idle: 16, heading: 24, counter: 34 };
+const LANE_HEIGHTS = { ranges: 18, spans: 14, calls: 12, stream: 20, idle: 16, heading: 24, counter: 34 };
 const TRACK_GAP = 5;
 
 /** Colors that color-blind people can tell apart: those of Okabe and Ito, and tints of them. */
@@ -51,7 +51,7 @@ const RANGE_KINDS = {
 const CALL_KINDS = { launch: "#7f9db9", sync: PALETTE.red, allocation: PALETTE.pink, other: "#c4c4c4" };
 
 /** @type {Record<string, Record<string, string>>} the colors of each kind of track */
-const COLORS = { ranges: RANGE_KINDS, calls: CALL_KINDS, stream: FAMILIES, idle: CAUSES };
+const COLORS = { ranges: RANGE_KINDS, spans: { span: "#c2cf9c" }, calls: CALL_KINDS, stream: FAMILIES, idle: CAUSES };
 
 /** @type {Record<string, string[]>} the same by the numbers that stand in the events */
 const COLOR_LISTS = Object.fromEntries(Object.entries(page.about.timeline?.colors ?? {}).map(([kind, names]) =>
@@ -105,6 +105,7 @@ function deviceName(device) {
 function trackLabel(track) {
   const thread = `${track.title} ${track.number}`;
   if (track.kind === "ranges") return thread;
+  if (track.kind === "spans") return "spans";
   if (track.kind !== "calls") return track.title;
   const named = page.about.timeline.tracks.some((/** @type {Track} */ one) =>
     one.kind === "ranges" && one.process === track.process && one.number === track.number);
