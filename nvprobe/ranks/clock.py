@@ -122,14 +122,13 @@ def _place_group(
     placed = known[rank]
     _, local = np.unique(code, return_inverse=True)
     common = _medians(local[placed], (time - offset[rank])[placed], int(local.max()) + 1)
-    members = np.unique(rank).tolist()
-    for one in members:
-        if not known[one]:
-            off = (time - common[local])[rank == one]
-            off = off[~np.isnan(off)]
-            if len(off):
-                offset[one], known[one] = np.median(off), True
-    return [one for one in members if known[one]]
+    members, member = np.unique(rank, return_inverse=True)
+    off = time - common[local]
+    seen = ~np.isnan(off)
+    middle = _medians(member[seen], off[seen], len(members))
+    new = ~known[members] & ~np.isnan(middle)
+    offset[members[new]], known[members[new]] = middle[new], True
+    return list(members[known[members]].tolist())
 
 
 def _by(codes: Column, size: int | None = None) -> list[Column]:

@@ -15,6 +15,7 @@ import numpy as np
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
 from nvprobe.ranks.late import typical
+from nvprobe.trace import Column
 
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
@@ -127,9 +128,8 @@ def findings(facts: Facts) -> list[Finding]:
 
 
 def _stragglers(facts: Facts) -> Iterator[Finding]:
-    step = facts.job.step_ns
+    step, alone = facts.job.step_ns, _alone(facts.job.delays.steady)
     for one in facts.stragglers:
-        waits = [r for r in facts.job.numbers if r != one.rank]
         yield Finding(
             id="straggler",
             title=_late(facts, one),
@@ -144,22 +144,34 @@ def _stragglers(facts: Facts) -> Iterator[Finding]:
                 "own_ns": one.own_ns,
                 "usual_ns": one.usual_ns,
                 "clock_error_ns": facts.job.clocks.error_ns,
-                "waiting_ranks": len(waits),
+                "waiting_ranks": len(facts.job.numbers) - 1,
             },
-            saves_ns=_saving(facts, one) if facts.unit == "step" else None,
+            saves_ns=_saving(facts, one, alone) if facts.unit == "step" else None,
             try_=list(_TRY[one.cause or "other"]),
         )
 
 
-def _saving(facts: Facts, one: Straggler) -> int:
+def _alone(delays: Column) -> Column:
+    """By rank and step: how much more delay the rank adds than any other, 0 for all but one."""
+    if not delays.size:
+        return delays
+    first = delays.argmax(axis=0)
+    columns = np.arange(delays.shape[1])
+    most = delays[first, columns]
+    rest = delays.copy()
+    rest[first, columns] = -1
+    alone = np.zeros_like(delays)
+    alone[first, columns] = np.maximum(most - np.maximum(rest.max(axis=0), 0), 0)
+    return alone
+
+
+def _saving(facts: Facts, one: Straggler, alone: Column) -> int:
     """At most what this rank is later than the next one, per typical step."""
     job = facts.job
-    row = job.numbers.index(one.rank)
-    if job.by_host_time or not job.delays.steady.size:
+    if job.by_host_time or not alone.size:
         return one.late_ns
-    rest = np.delete(job.delays.steady, row, axis=0)
-    alone = job.delays.steady[row] - np.maximum(rest.max(axis=0), 0)
-    return max(int(typical(np.maximum(alone, 0)[None, :])[0]), 0)
+    row = job.numbers.index(one.rank)
+    return max(int(typical(alone[row][None, :])[0]), 0)
 
 
 def _slow_groups(facts: Facts) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Job:
     by_host_time: bool
     """Whether stragglers come from host time alone."""
 
-    @property
+    @cached_property
     def numbers(self) -> list[int]:
         """Rank of each row of the ranks."""
         return [int(one.identity.rank or 0) for one in self.roster.ranks]
