@@ -28,6 +28,9 @@ from nvprobe.trace import (
 )
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
 
+REPLAY_ERROR = 0.05
+"""Of a step whose calibration is right; on programs whose step is known it was half of that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -108,7 +111,7 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
         bounds = max(floor, profiled - round(2 * host + gpu)), profiled
         if by is not None:
             unprofiled = min(by.step_ns, profiled)
-            bounds = min(*by.steps_ns, unprofiled), min(max(by.steps_ns), profiled)
+            bounds = _replayed_bounds(by, floor, profiled, unprofiled)
     idle = None if busy is None else max(profiled - busy, 0)
     return ProfilerCost(
         backend=_backend(trace),
@@ -121,6 +124,14 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
         records=records,
         costs=costs,
     )
+
+
+def _replayed_bounds(by: Replay, floor: int, profiled: int, unprofiled: int) -> tuple[int, int]:
+    """The step by all calibrations that may hold, and the replay's own error."""
+    low, high = min(*by.steps_ns, unprofiled), max(by.steps_ns)
+    most = min(round((1 + REPLAY_ERROR) * high), profiled)
+    least = max(floor, round((1 - REPLAY_ERROR) * low))
+    return min(least, unprofiled), max(most, unprofiled)
 
 
 def _measured_bounds(cost: ProfilingCost, bare: StepTime) -> tuple[int, int]:

@@ -352,3 +352,19 @@ def test_kernels_that_leave_most_of_the_gpu_empty(grid: int, expected: bool) -> 
     assert (one is not None) is expected
     if one is not None:
         assert (one.severity, one.saves_ns) == ("info", (0, 0))
+
+
+@pytest.mark.parametrize(("id_", "call"), [
+    ("pinned_allocation", "cudaHostAlloc"), ("graph_rebuilt", "cudaGraphInstantiate"),
+])  # fmt: skip
+def test_calls_that_are_made_once_are_replayed_without(id_: str, call: str) -> None:
+    def body(scene: Scene) -> None:
+        scene.call(call, 600 * US)
+        many(scene, BF16_GEMM, 4, 60 * US)
+        scene.replay(4, 20 * US, 0)
+        scene.item()
+
+    one = found(body)[id_]
+    assert one.step_saving is not None
+    assert one.step_saving.low < 55 < one.step_saving.high
+    assert one.step_saving.mid > 40
