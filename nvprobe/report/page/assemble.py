@@ -26,6 +26,7 @@ SCRIPTS = (
     "levels.js",
     "tracks.js",
     "painter.js",
+    "selection.js",
     "timeline.js",
     "icicle.js",
     "paths.js",

@@ -113,3 +113,24 @@ function named(text) {
 function link(text, act, attributes = {}) {
   return element("button", { type: "button", class: "link", onclick: act, ...attributes }, text);
 }
+
+/** @param {string} name @param {string} color */
+function legendEntry(name, color) {
+  const box = element("i", { "aria-hidden": "true" });
+  box.style.background = color;
+  return element("span", { class: "key name" }, box, name);
+}
+
+/** @param {(Node | string)[]} content @param {MouseEvent} event */
+function showTip(content, event) {
+  const tip = byId("tip");
+  tip.replaceChildren(...content);
+  tip.hidden = false;
+  tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 12))}px`;
+  const below = event.clientY + 18;
+  tip.style.top = `${below + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 12 : below}px`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}
