@@ -16,7 +16,7 @@ from nvprobe.instrumentation import sidecar
 
 log = logging.getLogger("nvprobe")
 
-KNOWN = "torch 2.6 to 2.14"
+KNOWN = "torch 2.6 to 2.15"
 
 _missing: dict[str, str] = {}
 
