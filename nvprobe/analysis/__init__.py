@@ -56,7 +56,9 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     owners, lines, graphs, operators = _code(attribution, shapes)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
-    served = inference(attribution, step_rows, evidence.waits)
+    served = inference(
+        attribution, step_rows, evidence.waits, evidence.classes, evidence.step_of_op
+    )
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,

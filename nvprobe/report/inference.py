@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+from nvprobe.analysis.inference.families import Families
 from nvprobe.analysis.model import UNITS, FoundBy
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.engines import StepPhase
@@ -46,6 +47,15 @@ class SlowStep(Row, frozen=True):
     reason_ns: Annotated[int, ns("how much more of it there is than in the median step")]
 
 
+class KernelFamily(Row, frozen=True):
+    """Kernels of one family in the steps of one phase."""
+
+    phase: Annotated[str, is_("phase of the steps")]
+    family: Annotated[str, is_("`attention`, `KV cache`, `MoE`, `sampling`, `gemm`, …")]
+    ops: Annotated[int, is_("kernels")]
+    gpu_ns: Annotated[int, ns("sum of their durations")]
+
+
 class Inference(Row, frozen=True):
     """What an inference program does (docs/inference.md)."""
 
@@ -54,6 +64,7 @@ class Inference(Row, frozen=True):
     phases: Annotated[list[PhaseTotals], is_("phases, that of most steps first")]
     budget: Annotated[list[BudgetPart], is_("parts of a mean step of the first phase")]
     slowest: Annotated[list[SlowStep], is_("the slowest steps, and what is different in them")]
+    kernel_families: Annotated[list[KernelFamily], is_("GPU time of phases by kernel family")]
 
 
 def inference(analysis: Analysis) -> Inference | None:
@@ -85,4 +96,15 @@ def inference(analysis: Analysis) -> Inference | None:
             )
             for one in found.slowest
         ],
+        kernel_families=_families(found.families),
+    )
+
+
+def _families(found: Families) -> list[KernelFamily]:
+    table = found.rows
+    return rows(
+        KernelFamily,
+        table,
+        phase=[StepPhase(one).name.lower() for one in table.phase.tolist()],
+        family=[found.names[one] for one in table.family.tolist()],
     )

@@ -200,6 +200,7 @@ RESULTS: Mapping[str, ResultTable] = {
     "compiled_graphs": ResultTable(kernels.CompiledGraph, _at("compiled_graphs")),
     "phases": ResultTable(inference.PhaseTotals, _at("inference.phases")),
     "step_budget": ResultTable(inference.BudgetPart, _at("inference.budget")),
+    "phase_kernels": ResultTable(inference.KernelFamily, _at("inference.kernel_families")),
     "slowest_steps": ResultTable(inference.SlowStep, _at("inference.slowest")),
     "findings": ResultTable(Finding, _at("findings")),
     "warnings": ResultTable(Doubt, lambda d: [Doubt(text) for text in d.warnings]),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvprobe.analysis.inference.budget import Budget, budget
+from nvprobe.analysis.inference.families import Families, families
 from nvprobe.analysis.inference.phases import PhaseRows, leading_steps, phase_rows
 from nvprobe.analysis.inference.slowest import SlowStep, slowest
+from nvprobe.analysis.kernels.classes import OpClasses
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.verdict import duration
 from nvprobe.analysis.waiting.waits import Waits
@@ -24,6 +26,7 @@ class Inference:
     phases: PhaseRows
     budget: Budget
     slowest: list[SlowStep]
+    families: Families
 
 
 def main_step(found: Inference | None) -> str:
@@ -39,8 +42,10 @@ def main_step(found: Inference | None) -> str:
     )
 
 
-def inference(attribution: Attribution, steps: Steps, waits: Waits) -> Inference | None:
-    """Phases, budget and slowest steps; ``None`` where no step has a phase."""
+def inference(
+    attribution: Attribution, steps: Steps, waits: Waits, classes: OpClasses, step_of_op: Column
+) -> Inference | None:
+    """Phases, budget, slowest steps and kernels; ``None`` where no step has a phase."""
     phases = phase_rows(steps)
     if phases is None:
         return None
@@ -49,4 +54,5 @@ def inference(attribution: Attribution, steps: Steps, waits: Waits) -> Inference
         phases=phases,
         budget=budget(attribution, steps, waits, phases),
         slowest=slowest(attribution, steps, waits, phases),
+        families=families(attribution, steps, classes, step_of_op, leading_steps(steps)),
     )

@@ -14,6 +14,9 @@ from nvprobe.report.console.format import percent, time
 from nvprobe.report.console.tables import numbers, table, words
 from nvprobe.report.console.view import View
 
+_FAMILIES = 5
+"""Families that a line names."""
+
 
 def phases(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """A row for each phase, the budget in a line, the slowest steps in another."""
@@ -35,7 +38,7 @@ def phases(analysis: Analysis, view: View, width: int) -> RenderableType | None:
         numbers("GPU busy", list(map(time, rows.busy_ns.tolist()))),
         numbers("Tokens/s", [_rate(rate) for rate in rows.tokens_per_s.tolist()], 1),
     )
-    lines = [_budget(analysis), _slowest(analysis)]
+    lines = [_budget(analysis), _kernels(analysis), _slowest(analysis)]
     return Group(listed, *(line for line in lines if line is not None))
 
 
@@ -58,6 +61,22 @@ def _budget(analysis: Analysis) -> Text:
         for part, ns in sorted(budget.parts.items(), key=lambda one: -one[1])
     ]
     return text.append(" + ".join(parts))
+
+
+def _kernels(analysis: Analysis) -> Text | None:
+    """What the kernels of the main phase do, by GPU time."""
+    assert analysis.inference is not None
+    found, phase = analysis.inference.families, analysis.inference.budget.phase
+    mine = found.rows.take(found.rows.phase == phase)
+    total = int(mine.gpu_ns.sum())
+    if not total:
+        return None
+    name = StepPhase(phase).name.lower()
+    text = Text.assemble(("Kernels: ", "bold"), f"of {name} = ")
+    listed = zip(mine.family.tolist()[:_FAMILIES], mine.gpu_ns.tolist(), strict=False)
+    parts = [f"{found.names[family]} {percent(ns, total)}" for family, ns in listed]
+    rest = total - int(mine.gpu_ns[:_FAMILIES].sum())
+    return text.append(" + ".join([*parts, *([f"others {percent(rest, total)}"] if rest else [])]))
 
 
 def _slowest(analysis: Analysis) -> Text | None:

@@ -10,6 +10,7 @@ import pytest
 
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.analysis.inference.budget import Part
+from nvprobe.analysis.model import FoundBy
 from nvprobe.attribution import attribute
 from nvprobe.attribution.engines import StepPhase
 from tests.unit.analysis.scenes import ADD, BF16_GEMM, Scene, unprofiled
@@ -137,6 +138,51 @@ def test_garbage_collection_in_steps() -> None:
     assert finding.evidence["ns"] == 400 * US
     assert analysis.inference is not None
     assert analysis.inference.slowest[0].reason in ("garbage_collection", "host")
+
+
+def test_kernels_of_a_phase_by_what_engines_call_them() -> None:
+    scene = Scene()
+    names = {
+        "void vllm::reshape_and_cache_flash_kernel<float>(int)": "KV cache",
+        "fused_moe_kernel": "MoE",
+        "void vllm::cross_device_reduce_1stage<float, 8>(int)": "all-reduce",
+        "void at::native::reduce_kernel<512, at::native::ArgMaxOps<float>>(int)": "sampling",
+        "void flash::flash_fwd_splitkv_kernel<int>(int)": "attention",
+        BF16_GEMM: "gemm",
+    }
+
+    def work() -> None:
+        for name in names:
+            scene.launch(name, 10 * US)
+
+    for _ in range(6):
+        scene.inside("step[DECODE bs=8]", work)
+    found = analyzed(scene).inference
+    assert found is not None
+    rows = found.families.rows
+    by_name = {
+        found.families.names[family]: (ops, ns)
+        for family, ops, ns in zip(
+            rows.family.tolist(), rows.ops.tolist(), rows.gpu_ns.tolist(), strict=True
+        )
+    }
+    assert by_name == dict.fromkeys(names.values(), (6, 60 * US))
+
+
+def test_a_marked_step_around_one_iteration_has_its_numbers() -> None:
+    scene = Scene()
+    for number in range(6):
+        inner = "prefill[bs=2 tok=64]" if number == 0 else "decode[bs=2 tok=2]"
+        scene.inside(
+            f"ProfilerStep#{number}",
+            lambda inner=inner: scene.inside(inner, lambda: forward(scene)),
+        )
+    steps = analyzed(scene).steps
+    assert steps.index.tolist() == list(range(6))
+    assert set(steps.found_by.tolist()) == {FoundBy.MARK}
+    assert steps.phase.tolist() == [StepPhase.PREFILL, *[StepPhase.DECODE] * 5]
+    assert steps.prefill_tokens[0] == 64
+    assert steps.decode_tokens.tolist()[1:] == [2] * 5
 
 
 def test_a_server_without_requests_waits_for_nothing_that_could_be_saved() -> None:
