@@ -137,7 +137,7 @@ def _one(
     lines: list[RenderableType] = [title]
     if finding.step_saving is not None:
         known = advice > 1  # the first screen says so beside its steps
-        lines.append(Text(f"saves {_of_step(finding.step_saving, known=known)}"))
+        lines.append(Text(f"saves {_of_step(finding.step_saving, number, known=known)}"))
     elif finding.saves_ns[1]:
         lines.append(Text(f"saves {_saving(finding.saves_ns, window, profiler)}"))
     lines += [_hanging("→", Text(plain(text))) for text in finding.advice[:advice]]
@@ -176,10 +176,11 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
     return grid
 
 
-def _of_step(saving: StepSaving, *, known: bool) -> str:
+def _of_step(saving: StepSaving, number: int, *, known: bool) -> str:
     """Per cent of the step first, then milliseconds of the unprofiled one, and how it is known."""
     low, high, step = saving.low, saving.high, saving.step_ns
-    after = f"{saving.after_previous:.0f}% after those above"
+    earlier = "1" if number == 2 else f"1 to {number - 1}"
+    after = f"{saving.after_previous:.0f}% after {earlier}"
     if round(saving.mid) == 0:
         return f"hardly anything by itself, {after}"
     share = f"{low:.0f} to {high:.0f}%" if round(low) else f"up to {high:.0f}%"

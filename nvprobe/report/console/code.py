@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import ModuleMethod
-from nvprobe.report.console.folding import fold, fold_name
+from nvprobe.report.console.folding import fold_name
 from nvprobe.report.console.format import percent, span, time
 from nvprobe.report.console.tables import more, names, numbers, table
 from nvprobe.report.console.view import View
@@ -28,7 +28,7 @@ def modules(analysis: Analysis, view: View, width: int) -> RenderableType | None
     rows, total = analysis.modules or [], analysis.ledger.total.gpu_ns
     if not rows or not total:
         return None
-    rows = rows if view.unfold else _folded(analysis, rows)
+    rows = rows if view.unfold else _folded(analysis, view, rows)
     phases = {head: key for head, key in _PHASES.items() if any(row[key] for row in rows)}
     shown = rows[: view.rows()]
     each = [row.get("each", "") for row in shown]
@@ -48,9 +48,9 @@ def modules(analysis: Analysis, view: View, width: int) -> RenderableType | None
     return Group(out, *more(len(rows) - len(shown), "module"), Text(_summary(analysis), "dim"))
 
 
-def _folded(analysis: Analysis, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _folded(analysis: Analysis, view: View, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Modules that the tree folds as one row each, others by the numbers inside their names."""
-    paths, folds = analysis.attribution.paths, fold(analysis)
+    paths, folds = analysis.attribution.paths, view.fold(analysis)
     names_ = paths.names.to_pylist()
     known = {
         names_[name]: folds.name(int(first))

@@ -14,7 +14,7 @@ from nvprobe.attribution.model import Kind, Method
 from nvprobe.readers.input_errors import counted
 from nvprobe.report.capture import program
 from nvprobe.report.console import waits
-from nvprobe.report.console.folding import Folds, fold
+from nvprobe.report.console.folding import Folds
 from nvprobe.report.console.format import in_steps, per_step, percent, plain, span, time
 from nvprobe.report.console.profiler import profiler
 from nvprobe.report.console.tables import Column, names, numbers, table
@@ -125,7 +125,7 @@ def ledger(analysis: Analysis, view: View, width: int) -> RenderableType | None:
 def _outside(analysis: Analysis) -> str:
     """What the filters left out."""
     outside = analysis.attribution.outside
-    if outside is None:
+    if outside is None or analysis.left_out is not None:  # the line of steps has it
         return ""
     filters = plain(" ".join(outside.filters))
     ops, gpu = counted(outside.ops, "op"), time(outside.gpu_ns)
@@ -151,7 +151,7 @@ def heaviest(analysis: Analysis, view: View, width: int) -> RenderableType | Non
 
     What belongs to operators and other hidden ranges is the path's around them.
     """
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     own, seen = _own(analysis, view, folds)
     rows = np.lexsort((np.arange(len(own)), -own))[: view.rows(_FEW)]
     rows = rows[own[rows] > 0]

@@ -16,7 +16,7 @@ from nvprobe.report.console import waits
 from nvprobe.report.console.advice import findings, memory_peak, memory_use
 from nvprobe.report.console.code import modules, operators
 from nvprobe.report.console.critical import critical
-from nvprobe.report.console.folding import Folds, fold
+from nvprobe.report.console.folding import Folds
 from nvprobe.report.console.format import (
     in_steps,
     kernel_name,
@@ -78,7 +78,7 @@ _PER_STEP = {"wall": 4, "gpu": 1}
 
 def tree(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     """The ranges with what belongs to each; what they are sorted by is always among it."""
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     nodes, hidden = visible_tree(analysis, view, folds)
     if not nodes:
         return None
@@ -196,7 +196,7 @@ def _texts(analysis: Analysis, rows: Column) -> list[str | None]:
 
 
 def _paths(analysis: Analysis, view: View, rows: Column) -> list[str]:
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     return [folds.text(row) if row >= 0 else "–" for row in rows.tolist()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -50,6 +51,7 @@ def console_for(file: TextIO, width: int | None = None) -> Console:
 
 def print_report(console: Console, analysis: Analysis, view: View) -> None:
     """Print what has something to show, an empty line between its parts."""
+    view = replace(view, folds=view.fold(analysis))
     console.print(title(analysis), overflow="ellipsis")
     for part in _parts(analysis, view, console.width):
         console.print()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.model import Kind, shown_path
-from nvprobe.report.console.folding import Folds
+from nvprobe.report.console.folding import Folds, fold
 from nvprobe.trace import Column
 
 SORTS = {
@@ -55,6 +55,13 @@ class View:
     sort: str = "gpu"
     by: str = "path"
     """What idle time is broken down by: ``cause``, ``path``, ``line``, ``stream`` or ``step``."""
+
+    folds: Folds | None = field(default=None, compare=False)
+    """Of the analysis that is shown, where they are known already."""
+
+    def fold(self, analysis: Analysis) -> Folds:
+        """Which paths share a row."""
+        return self.folds or fold(analysis, unfold=self.unfold)
 
     def rows(self, usual: int = 10) -> int:
         """Rows of a table that usually has so many."""

@@ -15,7 +15,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.host_time import by_label
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.folding import Folds, fold
+from nvprobe.report.console.folding import Folds
 from nvprobe.report.console.format import line_in_words, per_step, percent, time
 from nvprobe.report.console.tables import Column, more, names, numbers, table, words
 from nvprobe.report.console.view import View
@@ -131,7 +131,7 @@ def _folded_places(
     analysis: Analysis, view: View, rows: Array, cause: Array, ns: Array
 ) -> tuple[list[str], Array, Array]:
     """Idle time by path, siblings that are alike together."""
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     group = np.append(folds.first, -1)[rows]
     key, code = np.unique(np.stack([group, cause.astype(np.int64)]), axis=1, return_inverse=True)
     found = [folds.counted_text(int(row)) if row >= 0 else "(no range)" for row in key[0]]
@@ -145,7 +145,7 @@ def syncs(analysis: Analysis, view: View, width: int) -> RenderableType | None:
         return None
     found = waits.syncs
     sites, labels = found.sites.take(np.arange(min(view.rows(), len(found.sites)))), found.labels
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     calls, places = [], []
     own = zip(
         analysis.attribution.trace.texts(sites.call), _texts(labels, sites.operator),
@@ -204,7 +204,7 @@ def meetings(analysis: Analysis, view: View, width: int) -> RenderableType | Non
     found, trace = waits.met.by_process(attribution), attribution.trace
     shown = found.take(np.arange(min(len(found), view.rows())))
     ids = [int(trace.devices.id[row]) if row >= 0 else None for row in shown.device.tolist()]
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     out = table(
         width,
         words("Process", [str(pid) for pid in trace.processes.pid[shown.process].tolist()]),
@@ -226,7 +226,7 @@ def host(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     waits = analysis.waits
     if waits is None or not len(waits.host):
         return None
-    folds = fold(analysis, unfold=view.unfold)
+    folds = view.fold(analysis)
     labels, rows = by_label(waits.host, _host_labels(analysis, waits, folds))
     idle_somewhere = int(np.count_nonzero(rows.idle_ns))
     if not idle_somewhere:
