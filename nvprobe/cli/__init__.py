@@ -37,6 +37,10 @@ COMMANDS = {
         "nvprobe.cli.compare",
         "Say what differs between runs, why, and whether it is more than noise.",
     ),
+    "baseline": (
+        "nvprobe.cli.baseline",
+        "Keep runs to compare with, and show how much they differ among themselves.",
+    ),
     "verify": (
         "nvprobe.cli.verify",
         "Say what was predicted for a finding, and what came of it in a run with the change.",

@@ -21,6 +21,8 @@ from nvprobe.comparison.verdict import change, share
 
 COUNTED = ("syncs", "graph breaks", "recompilations")
 """More of these is a regression, however small."""
+_LEAST_CHANGE = 0.001
+"""Of the step: what matters to nobody, however many times longer a small path takes."""
 
 
 def gate(checks: Sequence[Check]) -> Gate:
@@ -79,9 +81,9 @@ def _large(time: Time, step: Time) -> bool:
 
 
 def _time(name: str, time: Time, most: float, limit: str, step: Time, source: str = "") -> Check:
-    """Fails where the least change is beyond the budget, the noise floor and 1 % of the step."""
+    """Fails where the least change is beyond the budget, the noise floor and 0.1 % of the step."""
     allowed = most * time.before_ns
-    least = max(allowed, time.floor_ns, LEAST_SHARE * step.before_ns if time is not step else 0)
+    least = max(allowed, time.floor_ns, _LEAST_CHANGE * step.before_ns)
     numbers = (f"{name}: {duration(time.before_ns)} to {duration(time.after_ns)} "
                f"({share(time)}{source})")  # fmt: skip
     if time.bounds_ns is None:

@@ -23,7 +23,7 @@ Matrix = npt.NDArray[Any]
 CONFIDENCE = 0.95
 ASSUMED_FLOOR = 0.03
 """How much a time of two runs of one program may differ, where nobody measured it."""
-_RESAMPLES = 2000
+_RESAMPLES = 1000
 _MOST_ROWS = 512
 """Longer runs are averaged to this many rows first."""
 _SEED = 20261130
