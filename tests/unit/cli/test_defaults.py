@@ -91,6 +91,8 @@ def test_each_option_is_either_allowed_or_acts_on_files_and_programs():
         "before",
         "after",
         "markdown",
+        "folder",
+        "hash-names",
         "to",
         "dry-run",
         "in-job",
