@@ -137,7 +137,7 @@ def _explained(step: StepComparison) -> RenderableType:
 
 
 def _paths(step: StepComparison) -> RenderableType:
-    table = new_table("GPU time of", *_COLUMNS)
+    table = new_table(f"{_spent(step)} of", *_COLUMNS)
     both = [one for one in step.paths if one.gpu is not None]
     moved = [one for one in both if one.gpu is not None and one.gpu.changed] or both[:3]
     for one in moved[:_ROWS]:
@@ -152,6 +152,11 @@ def _paths(step: StepComparison) -> RenderableType:
 
 def _cut(path: str) -> str:
     return apart([plain(path)], _WIDTH)[0]
+
+
+def _spent(step: StepComparison) -> str:
+    on_host = any(part.what == "host_time" for part in step.parts)
+    return "Host time" if on_host else "GPU time"
 
 
 def _names(one: PathChange) -> str:

@@ -69,9 +69,11 @@ def _times(found: StepComparison, most: float, limit: str) -> list[Check]:
     for one in found.amounts:
         if one.name == "exposed communication":
             checks.append(_time(one.name, one, most, limit, found.step))
+    on_host = any(part.what == "host_time" for part in found.parts)
+    spent = "host time" if on_host else "GPU time"
     for path in found.paths:
         if path.gpu is not None and _large(path.gpu, found.step):
-            checks.append(_time(f"GPU time of {path.before}", path.gpu, most, limit, found.step))
+            checks.append(_time(f"{spent} of {path.before}", path.gpu, most, limit, found.step))
     return checks
 
 

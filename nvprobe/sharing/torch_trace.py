@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,23 +36,32 @@ def redact_trace(source: Path, target: Path, scrub: Scrubber) -> list[str]:
     Raises InputError where no event of it can be read.
     """
     stream = EventStream(source)
+    events = target.with_name(f"{target.name}.events")
     written = 0
-    with gzip.GzipFile(target, "wb", mtime=0) as file:
-        file.write(b'{"traceEvents":[')
+    with gzip.GzipFile(events, "wb", mtime=0) as file:
         for raw in _events(stream):
             event = _event(raw, scrub)
             if event is not None:
                 file.write((b",\n" if written else b"\n") + event)
                 written += 1
-        around = document(stream.head, stream.tail)
-        kept = {key: scrub.value(around[key]) for key in _KEYS if key in around}
-        file.write(b"]")
-        for key, value in kept.items():
-            file.write(b",\n" + msgspec.json.encode(key) + b":" + msgspec.json.encode(value))
-        file.write(b"}\n")
     if not written:
         raise InputError(f"{shown(source)}: has no event that can be read; nothing was written")
+    around = document(stream.head, stream.tail)
+    _assemble(target, events, {key: scrub.value(around[key]) for key in _KEYS if key in around})
     return sorted({scrub.text(key) for key in around} - {*_KEYS, "traceEvents"})
+
+
+def _assemble(target: Path, events: Path, around: dict[str, Any]) -> None:
+    """What stands around the events is known last and written first: parts of one gzip file."""
+    head = b"".join(
+        msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n"
+        for key, value in around.items()
+    )
+    with target.open("wb") as file, events.open("rb") as middle:
+        file.write(gzip.compress(b"{" + head + b'"traceEvents":[', mtime=0))
+        shutil.copyfileobj(middle, file)
+        file.write(gzip.compress(b"]}\n", mtime=0))
+    events.unlink()
 
 
 def _events(stream: EventStream) -> Iterator[bytes | msgspec.Raw]:
