@@ -88,9 +88,12 @@ def tree(analysis: Analysis, view: View, width: int) -> RenderableType | None:
     for key, (head, rank) in _COLUMNS.items():
         if not gpu and key in _OF_GPU and key != sort:
             continue
-        if key in _PER_STEP and len(analysis.steps.shown) > 1:
-            columns.append(numbers(f"{head}/step", quantities.per_step(key), _PER_STEP[key]))
-        columns.append(numbers(head, quantities.cells(key), 0 if key == sort else rank))
+        a_step = key in _PER_STEP and len(analysis.steps.shown) > 1
+        if a_step:
+            first = 0 if key == sort else _PER_STEP[key]
+            columns.append(numbers(f"{head}/step", quantities.per_step(key), first))
+        last = 0 if key == sort and not a_step else rank
+        columns.append(numbers(head, quantities.cells(key), last))
         if key == "gpu":
             columns.append(numbers("GPU %", quantities.shares()))
     if any(each := quantities.each("wall" if sort == "order" else sort)):
