@@ -30,6 +30,7 @@ async function start() {
   for (const { id, title, build } of SECTIONS) {
     const inside = build();
     if (!inside) continue;
+    if (id === "summary") requestAnimationFrame(() => performance.mark("summary"));
     main.append(element("section", { id, "aria-label": title }, id === "summary" ? null : element("h2", { class: "section" }, title), inside));
     nav.append(element("a", { href: `#section=${id}`, "data-section": id, onclick: (/** @type {Event} */ event) => {
       event.preventDefault();
