@@ -45,7 +45,11 @@ COLLECTIVES: tuple[tuple[str, str], ...] = (
     ("all_reduce", r"(?i)all_?reduce|cross_device_reduce|one_shot|two_shot|multimem_reduce"),
     ("reduce_scatter", r"(?i)reduce_?scatter"),
     ("all_gather", r"(?i)all_?gather"),
-    ("all_to_all", r"(?i)all_?to_?all|alltoall"),
+    (
+        "all_to_all",
+        r"(?i)all_?(?:to|2)_?all|a2a(?:[^a-z]|dispatch|combine)|\bep(?:dispatch|combine)"
+        r"|deep_ep|hybrid_ep|(?:inter|intra)node(?:_ll)?(?:::|_dispatch|_combine)",
+    ),
     ("send_recv", r"(?i)send_?recv|sendrecv|_send|_recv"),
     ("broadcast", r"(?i)broadcast"),
     ("reduce", r"(?i)reduce"),

@@ -90,6 +90,16 @@ def test_a_kernel_used_in_both_is_what_most_of_its_time_is() -> None:
     assert families(rarely) == {CUSTOM: "custom"}
 
 
+def test_exchanges_of_expert_parallelism_are_all_to_all() -> None:
+    names = (
+        "moeA2ADispatchKernel<int>", "void deep_ep::intranode::combine<8>(int)",
+        "mori::moe::EpCombineIntraNodeKernel", "a2a_prepare(int)", "all2all_vdev",
+    )  # fmt: skip
+    found = document(("forward", launching(*((name, 5) for name in names))))
+    assert {row["collective"] for row in found["collectives"]} == {"all_to_all"}
+    assert len(found["collectives"]) == len(names)
+
+
 def test_longer_names_are_no_collectives() -> None:
     found = document(("reduce_scatter_indices", launching((CUSTOM, 20))))
     assert found["overlap"]["classes"] == {"compute": 20 * US}
