@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nvprobe.instrumentation import inference
 from tests.nvtx_recorder import Recorder
 
 pytestmark = pytest.mark.slow
@@ -200,4 +201,5 @@ def test_the_list_of_names_is_complete(recorder: Recorder):
         print(json.dumps(asked))
     """
     asked = json.loads(recorder.run(code).stdout)
-    assert sorted(asked) == sorted(named(EAGER) + named(COMPILED))
+    of_engines = [list(one) for one in inference.HOOKS]  # tests/integration/test_inference_hooks.py
+    assert sorted(asked) == sorted(named(EAGER) + named(COMPILED) + of_engines)
