@@ -168,7 +168,9 @@ def noise_floor(before: Sequence[Matrix], after: Sequence[Matrix], tested: Matri
     variance = squares.sum(axis=0) / free
     share = variance / np.maximum(size, 1) ** 2
     typical = float(np.median(share[tested])) if tested.any() else 0.0
-    variance = (free * variance + _PRIOR_RUNS * typical * size**2) / (free + _PRIOR_RUNS)
+    usual = (ASSUMED_FLOOR / 2 / np.sqrt(2)) ** 2  # a restless path must not excuse a steady one
+    lent = np.minimum(typical, np.maximum(share, usual)) * size**2
+    variance = (free * variance + _PRIOR_RUNS * lent) / (free + _PRIOR_RUNS)
     tests = max(int(tested.sum()), 1)
     times = t_quantile(free + _PRIOR_RUNS, 1 - (1 - CONFIDENCE) / 2 / tests)
     spread = np.sqrt(variance * sum(1 / len(side) for side in sides))

@@ -109,3 +109,11 @@ def test_long_runs_are_averaged_first() -> None:
     mean, off = mean_bounds([rng.normal(100, 5, (20_000, 1))])
     assert mean[0] == pytest.approx(100, abs=0.2)
     assert off[0] == pytest.approx(1.96 * 5 / np.sqrt(20_000), rel=0.3)
+
+
+def test_a_restless_path_does_not_excuse_a_steady_one() -> None:
+    rng, spread = np.random.default_rng(7), np.array([10, 500, 500, 500, 500])
+    runs = [(1000 + rng.normal(0, spread))[None, :] for _ in range(4)]
+    floor = noise_floor(runs[:3], runs[3:], np.ones(5, bool)).amount
+    assert floor[0] < 150
+    assert np.median(floor) > 500
