@@ -45,7 +45,7 @@ def command(settings: Settings, /, source: Path, target: Path, hash_names: bool)
         *(f"replaced {kind}: {count:,}" for kind, count in found.replaced.items()),
         *(f"left out {what}: {why}" for what, why in found.left_out.items()),
     ]
-    deliver(settings, in_words_each(lines) or "nothing had to be replaced or left out")
+    settings.note(in_words_each(lines) or "nothing had to be replaced or left out")
     settings.note(f"Wrote {in_words(target)}")
     settings.note(f"next: nvprobe analyze {in_words(target)}; names of ranges are still in it"
                   if not hash_names else f"next: nvprobe analyze {in_words(target)}")  # fmt: skip

@@ -234,7 +234,7 @@ def test_the_command_lists_what_it_did(capsys, corpus: Path, tmp_path: Path) -> 
     with pytest.raises(SystemExit) as ended:
         main(["redact", str(corpus / "cases" / "n25.sqlite"), str(copy)])
     assert ended.value.code == 0
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "replaced paths: " in out
     assert "left out copy.sqlite: table TARGET_INFO_SYSTEM_ENV" in out
     assert copy.stat().st_mode & 0o777 == 0o600
