@@ -140,14 +140,17 @@ class Control:
         return out
 
     def _end(self, pid: int) -> None:
-        """Ask the program to end, in rising tones; its workers with it at last."""
+        """Ask the program to end by SIGINT; then by SIGTERM and SIGKILL, its workers with it.
+
+        A program that SIGTERM ends runs no code of its own that would end its workers.
+        """
         now = time.monotonic()
         if now < self.next_signal or not self.signals:
             return
         number = self.signals.pop(0)
         self.stopped_program, self.next_signal = True, now + _GRACE_S
-        left = [one.pid for one in proc.descendants(pid)] if number == signal.SIGKILL else []
-        proc.kill([pid, *left], number)
+        workers = [] if number == signal.SIGINT else [one.pid for one in proc.descendants(pid)]
+        proc.kill([pid, *workers], number)
 
     def _healthy(self) -> bool:
         """Whether the server answers, asked once a second; one without an address is."""
