@@ -75,7 +75,7 @@ def check_budgets(runs: Sequence[Document], budgets: Sequence[Budget]) -> list[C
 
 def _count_check(runs: Sequence[Document], budget: Budget) -> Check:
     counts = [_count(run, budget.name) for run in runs]
-    limit = f"{budget.limit:,}" + ("" if _of_capture(budget.name) else " a step")
+    limit = f"{budget.limit:,}" + ("" if _of_capture(budget.name) else " per step")
     if None in counts:
         line = f"{budget.name}: cannot tell, the capture has no steps to count in"
         return Check(budget.name, limit, "cannot tell", line)
@@ -118,7 +118,7 @@ def _time_check(runs: Sequence[Document], budget: Budget) -> Check:
     bounds = "noise unknown"
     if math.isfinite(found.high):
         bounds = f"{duration(max(round(found.low), 0))} to {duration(round(found.high))}"
-    line = (f"{what}: {duration(round(found.mean))} a step ({bounds}), the budget is {limit} "
+    line = (f"{what}: {duration(round(found.mean))} per step ({bounds}), the budget is {limit} "
             f"(noise floor {duration(round(found.floor))})")  # fmt: skip
     return Check(what, limit, outcome, line)
 

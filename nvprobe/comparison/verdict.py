@@ -46,16 +46,16 @@ def verdict(
     also = f"; {counted[0]}" if counted else ""
     paths = [one for one in first.paths if one.gpu is not None and one.gpu.changed and one.before]
     if not first.step.changed:
+        step, inside = first.step, ""
+        same = "no change beyond the noise" if step.change_ns else "no change"
         if paths and paths[0].gpu is not None:
-            return (f"the step stayed at {duration(first.step.after_ns)}; GPU time of "
-                    f"{paths[0].before} {share(paths[0].gpu)}{also}")  # fmt: skip
-        same = "no change" if not first.step.change_ns else "no change beyond the noise"
-        step = first.step
-        return f"{same}: {duration(step.before_ns)} to {duration(step.after_ns)} a step{also}"
+            inside = f", but GPU time of {paths[0].before} {share(paths[0].gpu)}"
+        times = f"{duration(step.before_ns)} to {duration(step.after_ns)} per step"
+        return f"{same}: {times}{inside}{also}"
     word = "slower" if first.step.change_ns > 0 else "faster"
     sign = 1 if first.step.change_ns > 0 else -1
     most: Part = max(first.parts, key=lambda part: sign * part.change_ns)
-    return (f"{word}: {duration(first.step.before_ns)} to {duration(first.step.after_ns)} a step "
+    return (f"{word}: {duration(first.step.before_ns)} to {duration(first.step.after_ns)} per step "
             f"({share(first.step)}), most of it {what_in_words(most.what)} of "
             f"{most.path or 'no range'}{also}")  # fmt: skip
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvprobe.instrumentation import awake, compiling, emitter, sidecar, startup, windows
+from nvprobe.instrumentation import (
+    awake,
+    compiling,
+    emitter,
+    sidecar,
+    startup,
+    torch_hooks,
+    windows,
+)
 from nvprobe.instrumentation.hooks import after_import
 
 if TYPE_CHECKING:
@@ -98,6 +106,7 @@ def instrument(
         given.sync_lines if sync_lines is None else sync_lines,
     )
     after_import("torch", lambda _torch: compiling.bind())
+    after_import("torch", lambda torch: sidecar.write("torch", **torch_hooks.versions(torch)))
     sidecar.open(sidecar_folder)
     if children:
         os.environ.update(startup.variables(os.environ))

@@ -7,8 +7,10 @@ which versions were read; no exception leaves it. docs/torch-versions.md lists t
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -17,6 +19,8 @@ from nvprobe.instrumentation import sidecar
 log = logging.getLogger("nvprobe")
 
 KNOWN = "torch 2.6 to 2.15"
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 _missing: dict[str, str] = {}
 
@@ -62,6 +66,19 @@ def allocator_counters() -> Callable[[int], Any] | None:
         _report("counters of the allocator", error)
         return None
     return found
+
+
+def versions(torch: Any) -> dict[str, str | None]:
+    """Versions of torch, of the CUDA that it was built with, and of the NVIDIA driver."""
+    try:
+        found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", DRIVER.read_text("utf-8", "replace"))
+    except OSError:
+        found = None
+    return {
+        "version": str(torch.__version__),
+        "cuda": getattr(torch.version, "cuda", None),
+        "driver": found and found[0],
+    }
 
 
 def compile_id() -> str | None:

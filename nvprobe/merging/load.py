@@ -26,7 +26,7 @@ from nvprobe.readers import Format, sniff
 from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto import MergedRanks, load_kineto
-from nvprobe.readers.run_json import read_profiling_cost, why_empty
+from nvprobe.readers.run_json import read_profiling_cost, recorded_with, why_empty
 from nvprobe.readers.sidecar import merge_sidecars
 from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.readers.sniff import trace_files
@@ -69,7 +69,16 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     profiling = read_profiling_cost([*profiles, *traces][0])
     if profiles and (profiles[0].parent / NODES / "run.json").is_file():
         whole = with_nodes(whole, load(profiles[0].parent / NODES))
-    return dataclasses.replace(whole, profiling=profiling, warnings=(*notes, *whole.warnings))
+    first = dataclasses.replace(
+        whole.sources[0],
+        notes={**whole.sources[0].notes, **recorded_with([*profiles, *traces][0])},
+    )
+    return dataclasses.replace(
+        whole,
+        profiling=profiling,
+        sources=(first, *whole.sources[1:]),
+        warnings=(*notes, *whole.warnings),
+    )
 
 
 def _loaded(profiles: list[Path], traces: list[Trace], *, one_run: bool) -> Trace:

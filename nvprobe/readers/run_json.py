@@ -12,6 +12,11 @@ from nvprobe.readers.input_errors import printable
 from nvprobe.trace import DEFAULT_COSTS, ProfilingCost, RecordCosts, StepTime
 
 _SCHEMA = "nvprobe.run/1"
+_OPTIONS = (
+    "trace", "sample", "cpuctxsw", "backtrace", "cuda-graph-trace", "cuda-memory-usage",
+    "gpu-metrics-devices", "gpu-metrics-set", "python-sampling", "python-backtrace",
+)  # fmt: skip
+"""Options of nsys that decide what is recorded and what it costs; others may hold paths."""
 
 
 def read_profiling_cost(capture: Path) -> ProfilingCost | None:
@@ -35,6 +40,14 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
         graph_nodes=_graph_nodes(run),
         failure=_failure(run),
     )
+
+
+def recorded_with(capture: Path) -> dict[str, str]:
+    """The `_OPTIONS` that nsys had, by the ``run.json`` beside a capture."""
+    folder = capture if capture.is_dir() else capture.parent
+    flags = (_run(folder) or {}).get("nsys_flags")
+    pairs = (str(one).removeprefix("--").partition("=") for one in flags or ())
+    return {f"nsys --{name}": printable(value) for name, _, value in pairs if name in _OPTIONS}
 
 
 def why_empty(folder: Path) -> str:

@@ -79,7 +79,8 @@ class _Merger:
                 f"{file.file}: its process {header.pid} is not in the profile; left out"
             )
             return
-        self.sources.append(Source("sidecar", file.file, header.nvprobe))
+        facts = {name: text for one in file.lines["torch"] for name, text in one.facts.items()}
+        self.sources.append(Source("sidecar", file.file, header.nvprobe, notes=facts))
         for process in rows:
             if header.rank is not None and 0 <= header.rank < 1 << 31 and self.rank[process] < 0:
                 self.rank[process] = header.rank

@@ -40,6 +40,20 @@ class Header(Line, frozen=True, tag="header"):
     rank: Whole | None = None
 
 
+class Torch(Line, frozen=True, tag="torch"):
+    """The versions that the program runs with."""
+
+    version: str
+    cuda: str | None = None
+    driver: str | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known, by the names of reports."""
+        named = {"torch": self.version, "CUDA of torch": self.cuda, "NVIDIA driver": self.driver}
+        return {name: value for name, value in named.items() if value}
+
+
 class Truncated(Line, frozen=True, tag="truncated"):
     """Later rows are missing."""
 
@@ -107,8 +121,8 @@ class AllocatorRow(msgspec.Struct, frozen=True):
 LINES: dict[str, type[Line]] = {
     str(line.__struct_config__.tag): line
     for line in (
-        Header, Truncated, Root, SyncSource, GraphManifest, GraphBreak, Recompile, CompileSpan,
-        Capture,
+        Header, Torch, Truncated, Root, SyncSource, GraphManifest, GraphBreak, Recompile,
+        CompileSpan, Capture,
     )
 }  # fmt: skip
 """What a line of each kind is read as."""

@@ -196,6 +196,12 @@ def test_a_cut_last_line_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_versions_are_facts_of_the_source(tmp_path: Path) -> None:
+    line = {"kind": "torch", "version": "2.11.0+cu130", "cuda": "13.0", "driver": None}
+    merged = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))])
+    assert merged.sources[-1].notes == {"torch": "2.11.0+cu130", "CUDA of torch": "13.0"}
+
+
 def test_another_process_is_left_out_and_told(tmp_path: Path) -> None:
     file = read_sidecar(write(tmp_path, HEADER, MODULES))
     merged = merge_sidecars(trace(pid=1), [file, file])

@@ -293,3 +293,21 @@ def test_clock_lines_and_marks_name_the_same_instant(recorder: Recorder, tmp_pat
         assert mark.payload == line["unix_ns"]
         assert line["mark_ns"][0] <= mark.unix_ns <= line["mark_ns"][1]
         assert line["unix_ns"] <= line["mark_ns"][0]
+
+
+def test_versions_are_written_once_torch_is_imported_and_compared(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
+    (tmp_path / "version").write_text(line)
+    code = f"""
+        import pathlib
+        import nvprobe
+        from nvprobe.instrumentation import torch_hooks
+        torch_hooks.DRIVER = pathlib.Path({str(tmp_path / "version")!r})
+        nvprobe.instrument(children=False)
+        import torch
+    """
+    assert run(code, tmp_path).returncode == 0
+    (found,) = (line for line in only(tmp_path) if line["kind"] == "torch")
+    assert found["version"] == torch.__version__
+    assert (found["cuda"], found["driver"]) == (torch.version.cuda, "570.124.06")

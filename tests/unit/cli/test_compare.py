@@ -106,7 +106,7 @@ def test_budgets_of_a_project(capsys, cases, project):
     code, _, err = run(capsys, "analyze", after, "--budget", "-q")
     assert code == 3
     assert err == (
-        "nvprobe: fail: GPU time of step/attn: 260 µs a step (259 µs to 261 µs), "
+        "nvprobe: fail: GPU time of step/attn: 260 µs per step (259 µs to 261 µs), "
         "the budget is 230 µs (noise floor 7.80 µs)\n"
     )
     assert run(capsys, "analyze", after)[0] == 0
