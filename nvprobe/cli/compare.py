@@ -135,6 +135,11 @@ def _write_markdown(settings: Settings, path: Path, found: Comparison) -> None:
 
 
 def _show(settings: Settings, found: Comparison) -> None:
+    if settings.output is not None and settings.output.suffix == ".html":
+        from nvprobe.comparison.page import page
+
+        deliver(settings, page(found), "open it in a browser; it works offline")
+        return
     from nvprobe.comparison.console import sections
     from nvprobe.comparison.model import encode
     from nvprobe.report.console.terminal import console_for

@@ -10,8 +10,18 @@ from rich.text import Text
 
 from nvprobe.analysis.verdict import duration
 from nvprobe.comparison.alignment import above
-from nvprobe.comparison.model import Comparison, Counter, PathChange, StepComparison, Time
-from nvprobe.comparison.verdict import change, share, what_in_words
+from nvprobe.comparison.model import Comparison, PathChange, StepComparison, Time
+from nvprobe.comparison.words import (
+    amount_in_words,
+    change,
+    count,
+    counted,
+    noise_in_words,
+    path_names,
+    share,
+    spent,
+    what_in_words,
+)
 from nvprobe.report.console.format import plain
 from nvprobe.report.console.names import apart
 from nvprobe.report.console.tables import new_table
@@ -82,35 +92,14 @@ def _times(step: StepComparison, found: Comparison) -> RenderableType:
     if step.unprofiled is not None:
         _row(table, f"without the profiler ({step.unprofiled_source})", step.unprofiled)
     for one in step.amounts:
-        _row(table, f"  {_amount_in_words(one.name)}", one)
+        _row(table, f"  {amount_in_words(one.name)}", one)
     for counter in (*step.counters, *found.counters):
         if counter.before or counter.after:
-            values = _count(counter.before), _count(counter.after)
+            values = count(counter.before), count(counter.after)
             style = "bold" if counter.changed else "dim"
-            change_ = Text(_counted(counter), style)
+            change_ = Text(counted(counter), style)
             table.add_row(Text(f"  {counter.name}", style), *values, change_, "", "")
-    return table if found.noise is None else Group(table, Text(_noise(found), "dim"))
-
-
-def _amount_in_words(name: str) -> str:
-    kind, colon, cause = name.partition(": ")
-    return f"  {what_in_words(cause)}" if colon and kind == "idle" else name
-
-
-def _noise(found: Comparison) -> str:
-    noise = found.noise
-    assert noise is not None
-    how = f"measured on {noise.runs} runs" if noise.measured else "assumed: one run a side"
-    return f"Noise floor {noise.share:.1%} of a step ({how}); bold and colors: beyond it"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
-
-
-def _counted(counter: Counter) -> str:
-    more = counter.after - counter.before
-    return f"{'+' if more > 0 else '-'}{_count(abs(more))}" if more else "0"
+    return table if found.noise is None else Group(table, Text(noise_in_words(found), "dim"))
 
 
 def _explained(step: StepComparison) -> RenderableType:
@@ -137,12 +126,12 @@ def _explained(step: StepComparison) -> RenderableType:
 
 
 def _paths(step: StepComparison) -> RenderableType:
-    table = new_table(f"{_spent(step)} of", *_COLUMNS)
+    table = new_table(f"{spent(step)} of", *_COLUMNS)
     both = [one for one in step.paths if one.gpu is not None]
     moved = [one for one in both if one.gpu is not None and one.gpu.changed] or both[:3]
     for one in moved[:_ROWS]:
         assert one.gpu is not None
-        _row(table, _cut(_names(one)), one.gpu)
+        _row(table, _cut(path_names(one)), one.gpu)
     for one in _outermost(step.paths)[:_ROWS]:
         time = duration(one.gpu_ns or 0)
         only = ("–", time, "new") if one.before is None else (time, "–", "gone")
@@ -152,18 +141,6 @@ def _paths(step: StepComparison) -> RenderableType:
 
 def _cut(path: str) -> str:
     return apart([plain(path)], _WIDTH)[0]
-
-
-def _spent(step: StepComparison) -> str:
-    on_host = any(part.what == "host_time" for part in step.parts)
-    return "Host time" if on_host else "GPU time"
-
-
-def _names(one: PathChange) -> str:
-    if one.status != "renamed":
-        return one.before or ""
-    last = (one.after or "").removeprefix(above(one.after or "")).lstrip("/")
-    return f"{one.before} → {last}"
 
 
 def _outermost(paths: Sequence[PathChange]) -> list[PathChange]:
@@ -188,7 +165,7 @@ def _graphs(found: Comparison) -> RenderableType:
     table = new_table("Compiled graph", "Before", "After", "Ops before", "Ops after")
     for one in found.graphs[:_ROWS]:
         times = ("–" if ns is None else duration(ns) for ns in one.gpu_ns)
-        ops = ("–" if count is None else _count(count) for count in one.ops)
+        ops = ("–" if number is None else count(number) for number in one.ops)
         table.add_row(plain(f"{one.id} {one.phase}"), *times, *ops)
     return table
 

@@ -17,7 +17,7 @@ from nvprobe.comparison.model import (
     Time,
 )
 from nvprobe.comparison.steps import LEAST_SHARE
-from nvprobe.comparison.verdict import change, share
+from nvprobe.comparison.words import change, share
 
 COUNTED = ("syncs", "graph breaks", "recompilations")
 """More of these is a regression, however small."""

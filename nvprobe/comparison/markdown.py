@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.comparison.model import Comparison, StepComparison, Time
-from nvprobe.comparison.verdict import change, share, what_in_words
+from nvprobe.comparison.words import change, share, what_in_words
 from nvprobe.readers.input_errors import printable
 
 MOST_LINES = 25

@@ -5,30 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvprobe.analysis.verdict import duration
-from nvprobe.comparison.model import Counter, Difference, Part, StepComparison, Time
-
-_WHAT = {
-    "gpu": "GPU time", "overlap": "overlap", "host_time": "host time", "host": "idle: host",
-    "launch_call": "idle: launch call", "other_call": "idle: other calls",
-    "device_wait": "idle: device wait",
-}  # fmt: skip
-
-
-def what_in_words(what: str) -> str:
-    """What a part is, in words."""
-    return _WHAT.get(what, f"idle: {what}")
-
-
-def share(time: Time) -> str:
-    """The change in per cent."""
-    if not time.before_ns:
-        return "new" if time.after_ns else "0.0%"
-    return f"{time.change_ns / time.before_ns:+.1%}"
-
-
-def change(ns: int) -> str:
-    """A difference with its sign."""
-    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" if ns else "0 ns"
+from nvprobe.comparison.model import Counter, Difference, Part, StepComparison
+from nvprobe.comparison.words import count, share, what_in_words
 
 
 def verdict(
@@ -41,7 +19,7 @@ def verdict(
     if not steps:
         return "nothing to compare: no steps that both sides have"
     first = steps[0]
-    counted = [f"{one.name} {_number(one.before)} to {_number(one.after)}"
+    counted = [f"{one.name} {count(one.before)} to {count(one.after)}"
                for one in (*first.counters, *counters) if one.changed]  # fmt: skip
     also = f"; {counted[0]}" if counted else ""
     paths = [one for one in first.paths if one.gpu is not None and one.gpu.changed and one.before]
@@ -58,7 +36,3 @@ def verdict(
     return (f"{word}: {duration(first.step.before_ns)} to {duration(first.step.after_ns)} per step "
             f"({share(first.step)}), most of it {what_in_words(most.what)} of "
             f"{most.path or 'no range'}{also}")  # fmt: skip
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

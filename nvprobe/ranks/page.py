@@ -6,18 +6,14 @@ on one clock. Texts are escaped; the style sheet is that of the report of one ra
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 from collections.abc import Sequence
-from importlib.resources import files
 
 import numpy as np
 
 from nvprobe.analysis.verdict import duration
 from nvprobe.ranks.document import Document
 from nvprobe.ranks.job import Job
-from nvprobe.report.cells import visible
+from nvprobe.report.page.still import escaped, panel, still_page, tile
 from nvprobe.trace import Column
 
 MOST_ROWS = 256
@@ -28,8 +24,6 @@ _ROW, _LANE, _LEFT = 14, 22, 84
 _COLD, _HOT = (226, 236, 245), (197, 66, 0)
 _WAITING, _TRANSFER, _STEP = "#e69f00", "#0072b2", "#8a9aa8"
 _OWN_STYLE = """
-svg text { font: 11px var(--font); fill: var(--faint); }
-figure { overflow-x: auto; } figcaption { color: var(--faint); margin-top: 6px; }
 table { border-collapse: collapse; } td, th { padding: 3px 14px 3px 0; text-align: right; }
 td:first-child, th:first-child { text-align: left; }
 """
@@ -37,30 +31,8 @@ td:first-child, th:first-child { text-align: left; }
 
 def page(job: Job, found: Document) -> str:
     """The file."""
-    style = (files("nvprobe.report.page") / "page.css").read_text("utf-8") + _OWN_STYLE
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     parts = [_head(found), _findings(found), _strip(found), _maps(found), _timeline(job, found)]
-    title = _text(f"{len(found.ranks)} ranks")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title} · nvprobe</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _text(text: str) -> str:
-    return html.escape(visible(text)[:400])
-
-
-def _panel(title: str, inside: str, caption: str) -> str:
-    return (
-        f'<section class="panel"><h2>{_text(title)}</h2><figure>{inside}'
-        f"<figcaption>{_text(caption)}</figcaption></figure></section>"
-    )
+    return still_page(f"{len(found.ranks)} ranks", parts, _OWN_STYLE)
 
 
 def _head(found: Document) -> str:
@@ -73,13 +45,10 @@ def _head(found: Document) -> str:
         ("Error of the clocks", clock),
         ("Waiting in collectives", f"{waited / total:.0%}" if total else "–"),
     )
-    shown = "".join(
-        f'<div class="tile"><h3>{_text(name)}</h3><p class="big">{_text(value)}</p></div>'
-        for name, value in tiles
-    )
+    shown = "".join(tile(name, value) for name, value in tiles)
     lines = [*found.warnings, *(f"{one.source} was left out: {one.error}" for one in found.failed)]
-    notes = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    return f'<h1>{_text(found.verdict)}</h1><div class="tiles">{shown}</div>' + (
+    notes = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    return f'<h1>{escaped(found.verdict)}</h1><div class="tiles">{shown}</div>' + (
         f'<ul class="warnings">{notes}</ul>' if notes else ""
     )
 
@@ -88,11 +57,11 @@ def _findings(found: Document) -> str:
     items = []
     for one in found.findings:
         saves = f" saves at most {duration(one.saves_ns)} per step" if one.saves_ns else ""
-        advice = "".join(f"<li>{_text(line)}</li>" for line in one.try_)
+        advice = "".join(f"<li>{escaped(line)}</li>" for line in one.try_)
         items.append(
             f'<li class="finding"><div class="finding-head"><span class="chip {one.severity}">'
-            f"{one.severity}</span><h3>{_text(one.title)}</h3>"
-            f'<span class="saves">{_text(saves)}</span></div><ul>{advice}</ul></li>'
+            f"{one.severity}</span><h3>{escaped(one.title)}</h3>"
+            f'<span class="saves">{escaped(saves)}</span></div><ul>{advice}</ul></li>'
         )
     if not items:
         return ""
@@ -124,7 +93,7 @@ def _strip(found: Document) -> str:
     bars = "".join(
         f'<rect x="{row * wide:.1f}" y="{100 - 96 * value / most:.1f}" width="{wide - 1:.1f}" '
         f'height="{96 * value / most:.1f}" fill="{_color(value / most)}"><title>'
-        f"{_text(name)}: {duration(int(value))}</title></rect>"
+        f"{escaped(name)}: {duration(int(value))}</title></rect>"
         for row, (value, name) in enumerate(zip(values.tolist(), names, strict=True))
     )
     every = max(1, round(20 / wide))
@@ -135,7 +104,7 @@ def _strip(found: Document) -> str:
     )
     inside = _svg(len(values) * wide, 118, bars + labels, "Delay that each rank adds")
     caption = f"delay that each rank adds per step, at most {duration(most)}"
-    return _panel("Who is late", inside, caption)
+    return panel("Who is late", inside, caption)
 
 
 def _maps(found: Document) -> str:
@@ -151,7 +120,7 @@ def _maps(found: Document) -> str:
         values, names = _binned(found, np.array(columns, np.int64).T)
         if values.any():
             indices = [step.index for step in found.steps]
-            out.append(_panel(title, _map(values, names, indices), _scale(caption, values)))
+            out.append(panel(title, _map(values, names, indices), _scale(caption, values)))
     return "\n".join(out)
 
 
@@ -163,13 +132,14 @@ def _map(values: Column, names: Sequence[str], steps: Sequence[int]) -> str:
     wide, most = max(4.0, min(60.0, (WIDTH - _LEFT) / len(steps))), int(values.max())
     cells = [
         f'<rect x="{_LEFT + column * wide:.1f}" y="{row * _ROW}" width="{wide - 1:.1f}" '
-        f'height="{_ROW - 1}" fill="{_color(value / most)}"><title>{_text(names[row])}, step '
+        f'height="{_ROW - 1}" fill="{_color(value / most)}"><title>{escaped(names[row])}, step '
         f"{steps[column]}: {duration(value)}</title></rect>"
         for row, line in enumerate(values.tolist())
         for column, value in enumerate(line)
     ]
     labels = [
-        f'<text x="0" y="{row * _ROW + 10}">{_text(name)}</text>' for row, name in enumerate(names)
+        f'<text x="0" y="{row * _ROW + 10}">{escaped(name)}</text>'
+        for row, name in enumerate(names)
     ]
     bottom = len(names) * _ROW
     every = max(1, round(48 / wide))
@@ -205,7 +175,7 @@ def _timeline(job: Job, found: Document) -> str:
         words = f"{kind}: waits {duration(wait)}, transfer {duration(int(met.transfer_ns[row]))}"
         shapes += [
             f'<rect x="{_LEFT + left * scale:.2f}" y="{top}" width="{max(long * scale, 0.4):.2f}" '
-            f'height="16" fill="{color}"><title>{_text(words)}</title></rect>'
+            f'height="16" fill="{color}"><title>{escaped(words)}</title></rect>'
             for left, long, color in (
                 (start, wait, _WAITING),
                 (start + wait, int(met.transfer_ns[row]), _TRANSFER),
@@ -218,7 +188,7 @@ def _timeline(job: Job, found: Document) -> str:
         f"transfer{left_out}"
     )
     inside = _svg(WIDTH, len(lanes) * _LANE, "".join(shapes), "A step of all ranks")
-    return _panel(f"Step {chosen}, all ranks on one clock", inside, caption)
+    return panel(f"Step {chosen}, all ranks on one clock", inside, caption)
 
 
 def _typical_step(job: Job) -> int | None:

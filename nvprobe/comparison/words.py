@@ -1,0 +1,71 @@
+"""Quantities of a comparison in words, the same wherever they are shown."""
+
+from __future__ import annotations
+
+from nvprobe.analysis.verdict import duration
+from nvprobe.comparison.alignment import above
+from nvprobe.comparison.model import Comparison, Counter, PathChange, StepComparison, Time
+
+_WHAT = {
+    "gpu": "GPU time", "overlap": "overlap", "host_time": "host time", "host": "idle: host",
+    "launch_call": "idle: launch call", "other_call": "idle: other calls",
+    "device_wait": "idle: device wait",
+}  # fmt: skip
+
+
+def what_in_words(what: str) -> str:
+    """What a part is, in words."""
+    return _WHAT.get(what, f"idle: {what}")
+
+
+def share(time: Time) -> str:
+    """The change in per cent; as a factor from ten on."""
+    if not time.before_ns:
+        return "new" if time.after_ns else "0.0%"
+    if time.after_ns >= 10 * time.before_ns:
+        return f"×{time.after_ns / time.before_ns:,.0f}"
+    return f"{time.change_ns / time.before_ns:+.1%}"
+
+
+def change(ns: int) -> str:
+    """A difference with its sign."""
+    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" if ns else "0 ns"
+
+
+def amount_in_words(name: str) -> str:
+    """The name of an amount; causes of idle time are indented."""
+    kind, colon, cause = name.partition(": ")
+    return f"  {what_in_words(cause)}" if colon and kind == "idle" else name
+
+
+def noise_in_words(found: Comparison) -> str:
+    """The noise floor, and how it is known."""
+    noise = found.noise
+    assert noise is not None
+    how = f"measured on {noise.runs} runs" if noise.measured else "assumed: one run a side"
+    return f"Noise floor {noise.share:.1%} of a step ({how}); bold and colors: beyond it"
+
+
+def count(value: float) -> str:
+    """A count, with decimals only where it is a mean."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def counted(counter: Counter) -> str:
+    """The change of a counter with its sign."""
+    more = counter.after - counter.before
+    return f"{'+' if more > 0 else '-'}{count(abs(more))}" if more else "0"
+
+
+def spent(step: StepComparison) -> str:
+    """What the time of paths is."""
+    on_host = any(part.what == "host_time" for part in step.parts)
+    return "Host time" if on_host else "GPU time"
+
+
+def path_names(one: PathChange) -> str:
+    """The path before, and its last name after where that is another."""
+    if one.status != "renamed":
+        return one.before or ""
+    last = (one.after or "").removeprefix(above(one.after or "")).lstrip("/")
+    return f"{one.before} → {last}"
