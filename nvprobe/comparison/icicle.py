@@ -1,6 +1,6 @@
 """GPU time by path before and after, as two icicles of one scale, colored by the change.
 
-Red is slower and blue is faster, in three steps; gray is within the noise. Boxes with a dashed
+Red is slower and blue is faster, in three steps; gray is not beyond the noise. Boxes with a dashed
 border are paths of one side alone. Each change also stands in its box as a text.
 """
 
@@ -24,7 +24,7 @@ _LETTER = 6.4
 _STEPS = (0.05, 0.25)
 LEGEND = (
     ("b3", "25% faster or more"), ("b2", "5 to 25% faster"), ("b1", "less than 5% faster"),
-    ("n", "within the noise"),
+    ("n", "not beyond the noise"),
     ("r1", "less than 5% slower"), ("r2", "5 to 25% slower"), ("r3", "25% slower or more"),
     ("b1 alone", "only before"), ("r1 alone", "only after"),
 )  # fmt: skip
@@ -105,7 +105,7 @@ def _box(one: _Box, level: int, left: float, wide: float) -> str:
     kind = color(time) if time else f"{'b1' if one.change.after is None else 'r1'} alone"
     text = ""
     if wide > 24:
-        last = one.name.removeprefix(above(one.name)).lstrip("/")
+        last = one.name.removeprefix(above(one.name)).lstrip("/").replace("\\/", "/")
         label = _fitting(last, words, int((wide - 8) / _LETTER))
         text = f'<text x="4" y="{BOX / 2 + 3}">{escaped(label)}</text>'
     title = f"{one.name}: {duration(one.ns)}" if time is None else (

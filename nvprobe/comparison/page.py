@@ -48,8 +48,8 @@ def _sections(found: Comparison) -> Iterator[str]:
         yield _icicles(step)
         yield _paths(step)
         yield _kernels(step)
-    if not found.steps and found.counters:
-        yield panel("Counts of the capture", _counters(found.counters))
+    if not found.steps:
+        yield _counts("Counts of the capture", found.counters)
     yield _graphs(found)
     yield _findings(found)
     yield _differences(found)
@@ -66,14 +66,18 @@ def _head(found: Comparison) -> str:
         step = found.steps[0]
         shown = step.step
         tiles = "".join((
-            tile("Before", duration(shown.before_ns), f"{step.steps[0]} steps compared"),
-            tile("After", duration(shown.after_ns), f"{step.steps[1]} steps compared"),
+            tile("Before", duration(shown.before_ns), _compared(step.steps[0])),
+            tile("After", duration(shown.after_ns), _compared(step.steps[1])),
             tile("Change", f"{change(shown.change_ns)} ({share(shown)})",
                  f"95% bounds: {_bounds(shown)}"),
         ))  # fmt: skip
     return f"<h1>{escaped(found.verdict)}</h1>" + (
         f'<ul class="warnings">{warnings}</ul>' if warnings else ""
     ) + (f'<div class="tiles">{tiles}</div>' if tiles else "")  # fmt: skip
+
+
+def _compared(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'} compared"
 
 
 def _gate(found: Comparison) -> str:
@@ -97,7 +101,7 @@ def _times(step: StepComparison, found: Comparison) -> str:
         rows.append((_text(name.strip(), "indented" if name != one.name else ""), *_time(one)))
     caption = "" if found.noise is None else f"{noise_in_words(found)}."
     times = panel(f"{_name(step)}: times", _table("Times", ("Time", *_TIMES), rows), caption)
-    return times + panel(f"{_name(step)}: counts", _counters([*step.counters, *found.counters]))
+    return times + _counts(f"{_name(step)}: counts", [*step.counters, *found.counters])
 
 
 def _name(step: StepComparison) -> str:
@@ -110,14 +114,15 @@ def _name(step: StepComparison) -> str:
     return f"A {unit} ({words})"
 
 
-def _counters(counters: Sequence[Counter]) -> str:
+def _counts(title: str, counters: Sequence[Counter]) -> str:
     rows = [
         (_text(one.name), _text("per step" if one.per_step else "capture"),
          _figure(count(one.before)), _figure(count(one.after)),
          _figure(counted(one), "strong" if one.changed else ""))
         for one in counters if one.before or one.after
     ]  # fmt: skip
-    return _table("Counts", ("Count", "Of", "Before", "After", "Change"), rows)
+    heads = ("Count", "Of", "Before", "After", "Change")
+    return panel(title, _table("Counts", heads, rows)) if rows else ""
 
 
 def _parts(step: StepComparison) -> str:
@@ -157,6 +162,9 @@ def _falls(parts: Sequence[Part]) -> Iterator[str]:
     scale = (_FALL - 2) / max(max(ends) - low, 1)
     for part, begin in zip(parts, ends, strict=False):
         left = (min(begin, begin + part.change_ns) - low) * scale
+        if not part.change_ns:
+            yield ""
+            continue
         kind = f"{'r' if part.change_ns > 0 else 'b'}{3 if part.changed else 2}"
         yield (
             f'<svg class="fall {kind}" viewBox="0 0 {_FALL} 14" aria-hidden="true"><rect '
@@ -179,7 +187,10 @@ def _icicles(step: StepComparison) -> str:
         for side, drawing in zip(("Before", "After"), drawn, strict=True)
     )
     caption = "One scale for both; the width of a box is the time of a step, with what is below it."
-    return panel(f"{_name(step)}: {spent(step)} by path", inside, caption)
+    if step.step.bounds_ns is None:
+        caption += " No bounds are known from so few steps, so no change has a color."
+    title = f"{_name(step)}: {spent(step).replace('Host', 'host')} by path"
+    return panel(title, inside, caption)
 
 
 def _paths(step: StepComparison) -> str:
@@ -241,9 +252,7 @@ def _differences(found: Comparison) -> str:
         return ""
     rows = [(_text(one.what, "worse" if one.decides else ""), _text(one.before or "–"),
              _text(one.after or "–")) for one in found.differences]  # fmt: skip
-    return panel(
-        "What else is not the same", _table("Differences", ("What", "Before", "After"), rows)
-    )
+    return panel("Not the same", _table("Differences", ("What", "Before", "After"), rows))
 
 
 def _runs(found: Comparison) -> str:

@@ -103,7 +103,7 @@ def test_the_figures_are_those_of_the_document() -> None:
     assert rows_of(text, "Compiled graphs")[0][:4] == ["0/0 fwd", "new", "–", "5.00 µs"]
     assert rows_of(text, "Findings") == [["gone", "A sync in each step", "–"]]
     assert rows_of(text, "Gate: fail") == [["fail", "step time: 30 % longer", "+5%"]]
-    assert rows_of(text, "What else is not the same")[1] == ["torch", "2.12", "–"]
+    assert rows_of(text, "Not the same")[1] == ["torch", "2.12", "–"]
     assert 'title="1,300,000 ns"' in text
 
 
@@ -188,6 +188,23 @@ def test_nothing_can_run_or_be_fetched_and_texts_are_no_markup() -> None:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'" in text
     assert "url(" not in style
+
+
+def test_without_bounds_it_says_why_nothing_has_a_color() -> None:
+    alone = msgspec.structs.replace(STEP.step, bounds_ns=None)
+    step = msgspec.structs.replace(STEP, step=alone, steps=(1, 1), counters=[])
+    text = page(msgspec.structs.replace(FOUND, steps=[step]))
+    assert "No bounds are known from so few steps, so no change has a color." in text
+    assert "No bounds are known" not in page(FOUND)
+    assert "1 step compared" in text
+    assert "A step: counts" not in text  # nothing was counted
+
+
+def test_a_box_shows_the_name_as_it_is() -> None:
+    new = PathChange(None, r"step/graph 0\/0 fwd", "new", None, 500_000)
+    drawn = icicles(msgspec.structs.replace(STEP, paths=[*STEP.paths, new]))
+    assert drawn is not None
+    assert boxes(drawn[1])[r"step/graph 0\/0 fwd"][3] == "graph 0/0 fwd  only after"
 
 
 def test_long_lists_are_cut_and_say_so() -> None:
