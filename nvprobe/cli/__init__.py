@@ -49,8 +49,8 @@ COMMANDS = {
         "nvprobe.cli.ranks",
         "Compare all ranks of a job: who is late, and whether waiting or the network costs time.",
     ),
-    "facts": ("nvprobe.cli.facts", "Print what an analysis says in a bounded size, as JSON."),
-    "mcp": ("nvprobe.cli.mcp", "Serve runs to a model, read-only (Model Context Protocol)."),
+    "facts": ("nvprobe.cli.facts", "Print what an analysis says as JSON of bounded size."),
+    "mcp": ("nvprobe.cli.mcp", "Serve runs to a model over stdin and stdout, read-only."),
     "redact": (
         "nvprobe.cli.redact",
         "Write a copy that is safe to share, and list what is not in it.",

@@ -14,11 +14,11 @@ from nvprobe.cli.settings import Settings, common_options, output_options
 @common_options
 @click.pass_obj
 def command(settings: Settings, /, inputs: tuple[str, ...]) -> None:
-    """Print what an analysis says as JSON of bounded size, for programs that read.
+    """Print what an analysis says as JSON of bounded size.
 
-    Verdict, findings with evidence and saving, heaviest paths and kernels, idle time, and what
-    cannot be said and why: schema nvprobe.facts/1 (docs/facts.md). A run is whatever "nvprobe
-    analyze" takes, or an analysis in JSON.
+    For programs that read: verdict, findings with evidence and saving, heaviest paths and kernels,
+    idle time, and what cannot be said and why, schema nvprobe.facts/1 (docs/facts.md). A run is
+    whatever "nvprobe analyze" takes, or an analysis in JSON.
     """
     from nvprobe.cli.documents import document_of
     from nvprobe.report.facts import encode, facts

@@ -18,9 +18,10 @@ import click
     help="Runs below this folder may be read (repeatable).",
 )
 def command(roots: tuple[Path, ...]) -> None:
-    """Serve runs to a model over stdin and stdout (Model Context Protocol), read-only.
+    """Serve runs to a model over stdin and stdout, read-only.
 
-    Needs the extra: pip install 'nvprobe[mcp]'. docs/facts.md says how to register it.
+    The Model Context Protocol; needs the extra: pip install 'nvprobe[mcp]'. docs/facts.md says
+    more.
     """
     from nvprobe.integrations.mcp_server import server
 

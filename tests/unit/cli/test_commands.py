@@ -194,7 +194,10 @@ def test_a_read_only_folder_is_told_by_the_name_that_was_asked_for(capsys, tmp_p
     monkeypatch.setattr(Path, "unlink", refuse)
     code, _, err = run(capsys, "demo", "-o", str(tmp_path / "x.txt"))
     assert code == 1
-    assert err == ("nvprobe: cannot write x.txt: Read-only file system; choose another --output\n")
+    assert err == (
+        f"nvprobe: cannot write {tmp_path / 'x.txt'}: Read-only file system; "
+        "choose another --output\n"
+    )
 
 
 def test_a_terminal_of_an_old_locale_gets_a_report():

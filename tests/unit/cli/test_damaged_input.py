@@ -42,7 +42,7 @@ def holds(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     if exit_.value.code:
         assert (exit_.value.code, out) == (1, "")
         assert err.count("\n") == 1
-        assert err.startswith(f"nvprobe: {path.name}")
+        assert err.startswith(f"nvprobe: {path}")  # as it was typed
     else:
         assert json.loads(out)["schema"] == "nvprobe.analysis/2"
         assert err == ""

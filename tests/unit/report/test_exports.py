@@ -230,9 +230,10 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["sqlite", "json", "csv", "parquet"])
 def test_a_folder_that_is_not_there_is_said(source: Path, tmp_path: Path, kind: str) -> None:
-    result = _run(str(source), "--to", kind, "-o", str(tmp_path / "none/out"))
+    target = tmp_path / "none/out"
+    result = _run(str(source), "--to", kind, "-o", str(target))
     assert isinstance(result.exception, InputError)
-    assert "cannot write out: " in str(result.exception)
+    assert f"cannot write {target}: " in str(result.exception)
 
 
 def test_a_result_never_takes_the_place_of_an_input(source: Path, tmp_path: Path) -> None:
