@@ -54,7 +54,7 @@ def test_with_torch(launch: Launcher) -> None:
     pytest.importorskip("torch")
     result = run(launch, "--backend", "torch")
     assert_private(result)
-    assert {path.suffix for path in result.folder.iterdir()} == {".json", ".jsonl", ".gz"}
+    assert {path.suffix for path in result.folder.iterdir()} == {".json", ".jsonl", ".gz", ".html"}
 
 
 @pytest.mark.nsys
