@@ -83,7 +83,8 @@ def analysis_of(
         stage("attributing")
         from nvprobe.analysis.selection import Selection, select
 
-        attribution = select(trace, selection or Selection(), index_rules)
+        chosen = Selection() if selection is None else selection  # one of step names alone is falsy
+        attribution = select(trace, chosen, index_rules)
         stage("analyzing")
         from nvprobe.analysis import analyze
 

@@ -9,9 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from nvprobe.cli import cli
+from nvprobe.cli import cli, main
 from nvprobe.cli.filters import Steps, Window
 from nvprobe.cli.settings import Settings
+from nvprobe.demo import unpacked
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,23 @@ def test_open_ends_are_told_as_they_were_given() -> None:
     assert "steps 9:: the capture has steps 4 to 7" in str(result.exception)
     outside = json.loads(_run("demo", "--json", "--steps", "6:").stdout)["ledger"]["outside"]
     assert outside["filters"] == ["steps 6:"]
+
+
+def test_what_is_no_filter_reaches_the_selection_as_well(capsys, monkeypatch):
+    from nvprobe.analysis import selection
+
+    seen, select = [], selection.select
+
+    def selecting(trace, chosen, rules):
+        seen.append(chosen)
+        return select(trace, chosen, rules)
+
+    monkeypatch.setattr(selection, "select", selecting)
+    with unpacked() as path:
+        for options in (("--all",), ("--step-name", r"it (?P<iteration>\d+)")):
+            with pytest.raises(SystemExit) as ended:
+                main(["analyze", str(path), "--json", *options])
+            assert ended.value.code == 0
+    capsys.readouterr()
+    assert [one.everything for one in seen] == [True, False]
+    assert [one.step_names for one in seen] == [(), (r"it (?P<iteration>\d+)",)]
