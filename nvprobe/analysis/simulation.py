@@ -104,6 +104,7 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
     ]
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         for one in edits:
             model = one(model, level)
@@ -155,6 +156,7 @@ def _faster(few: Sample, name: str, times: float) -> Edit:
         raise UsageError(f"--speed-up {name}: no op of the steps is of this class")
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         changes.scale(model, ops, 1 / times)
         return model
@@ -175,6 +177,7 @@ def _without(few: Sample, path: str) -> Edit:
     events, ops = _events_in(few, path), _ops_in(few, path)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         changes.drop(model, events)
         changes.drop_ops(model, ops)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nvprobe.instrumentation import emitter
+from nvprobe.instrumentation.windows import OURS
 
 log = logging.getLogger("nvprobe")
 
@@ -28,7 +29,6 @@ AWAKE_STEPS = 2
 MOST_BEFORE, MOST_AFTER = 4, 2
 LONGEST_WINDOW = 20
 """Steps timed of a window that is open to the end of the program."""
-SYNCHRONIZE = emitter.label("nvprobe synchronizes", emitter.Category.SYNC)
 
 Kind = Literal["bare", "window"]
 
@@ -67,7 +67,7 @@ def synchronize() -> None:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return
-    emitter.push(SYNCHRONIZE)
+    emitter.push(OURS)
     try:
         cuda.synchronize()
     except Exception as error:  # the program's own error, which the program will meet

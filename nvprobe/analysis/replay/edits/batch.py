@@ -30,6 +30,7 @@ def larger_batch(sample: Sample, times: float, growing: Column, waves: Column) -
     }
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         model.ops.dur[:] = np.rint(model.ops.dur * factor[level]).astype(np.int64)
         waited = np.minimum(sample.input_ns, model.events.gap)

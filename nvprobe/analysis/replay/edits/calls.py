@@ -23,6 +23,7 @@ def without(sample: Sample, events: Column) -> Edit:
     """
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         if level == Level.HIGH:
             drop(model, events)
@@ -40,6 +41,7 @@ def unblocked(sample: Sample, events: Column) -> Edit:
     """Launches that return before their kernels have ended. Low: half of their time remains."""
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         dur, lat = model.events.dur, model.ops.lat
         ops = ops_of(model, events)
@@ -66,6 +68,7 @@ def uncalled(sample: Sample, rows: Column) -> Edit:
     own = np.isin(events.call, rows)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         share = 0.5 if level == Level.LOW else 1.0
         gap = model.events.gap

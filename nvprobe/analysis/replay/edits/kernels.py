@@ -34,6 +34,7 @@ def other_precision(ops: Column, gain: float, casts: Column | None = None) -> Ed
     }
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         scale(model, ops, min(factor[level], 1.0))
         if casts is not None:
@@ -51,6 +52,7 @@ def sdpa(sample: Sample, ops: Column) -> Edit:
     events = np.setdiff1d(sample.model.ops.event[rows], sample.model.ops.event[heads])
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         scale(model, ops, ATTENTION[level])
         if level != Level.LOW:
@@ -66,6 +68,7 @@ def scaled(ops: Column, remains: float) -> Edit:
     factor = {Level.LOW: 1.0, Level.MID: (1 + remains) / 2, Level.HIGH: remains}
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         scale(model, ops, factor[level])
         return model
@@ -77,6 +80,7 @@ def remaining(ops: Column, shares: tuple[float, float, float]) -> Edit:
     """Ops of which these shares are left, level by level; of none of them a launch is left."""
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         scale(model, ops, shares[level])
         if not shares[level]:
@@ -93,6 +97,7 @@ def fewer_conversions(conversions: Column, around: Column) -> Edit:
     """Tensors in the layout that convolutions use: no conversions, faster kernels around them."""
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         scale(model, conversions, 0.0)
         scale(model, around, NORM[level])
@@ -105,6 +110,7 @@ def fewer_casts(shortest: Column, longest: Column, gradients: Column) -> Edit:
     """Casts that are kept instead of made again. Bools per event; high: no casts of gradients."""
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         gone = shortest if level == Level.LOW else longest
         if level == Level.HIGH:
@@ -124,6 +130,7 @@ def fuse_chains(sample: Sample, ops: Column) -> Edit:
     rows = np.flatnonzero(chain >= 0)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         if not len(rows):
             return model
@@ -177,6 +184,7 @@ def hide(ops: Column, share: Column) -> Edit:
     """
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         if level == Level.LOW:
             return model

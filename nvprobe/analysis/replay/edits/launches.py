@@ -37,6 +37,7 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
     group = _stretches(sample, events)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         e, o = model.events, model.ops
         rows = np.flatnonzero(group >= 0)
@@ -68,6 +69,7 @@ def compiled(sample: Sample, events: Column) -> Edit:
     share = {Level.LOW: (1.0, 1.0), Level.MID: COMPILED, Level.HIGH: (0.5, 0.5)}
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         _less_host(model, rows, *share[level])
         return model
@@ -100,6 +102,7 @@ def graph_break(between: Column, inside: Column) -> Edit:
     """
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         gap, dur = model.events.gap, model.events.dur
         if level == Level.LOW:
@@ -119,6 +122,7 @@ def graph_gaps(sample: Sample, ops: Column) -> Edit:
     rest = {Level.LOW: 1.0, Level.MID: 0.5, Level.HIGH: 0.0}
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         nodes = ops & (model.ops.lat == NEVER)
         model.ops.gap[nodes] = np.rint(model.ops.gap[nodes] * rest[level]).astype(np.int64)
@@ -138,6 +142,7 @@ def fuse_loop(sample: Sample, events: Column, group: Column | None = None) -> Ed
     inside = events[sample.model.ops.event] if len(sample.model.ops) else np.empty(0, bool)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         work = (np.maximum(model.ops.dur - FLOOR_NS, 0) * inside)[inside]
         work = np.bincount(group[model.ops.event[inside]], weights=work)
         model = model.edit()

@@ -32,6 +32,7 @@ def remove_sync(sample: Sample, events: Column) -> Edit:
     reads = _reads_before(sample, events) | events
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         unwait(model, events & ~last if level == Level.LOW else events)
         if level == Level.HIGH:
@@ -51,6 +52,7 @@ def without_selection(sample: Sample, events: Column, selecting: Column) -> Edit
     turns = gone | _turns(sample, events)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         if level == Level.LOW:
             unwait(model, events)
@@ -103,6 +105,7 @@ def async_upload(sample: Sample, ops: Column) -> Edit:
     size = _ops(sample).bytes[sample.op[ops]]
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         unwait(model, events)
         if level == Level.HIGH:
@@ -127,6 +130,7 @@ def merge_uploads(sample: Sample, ops: Column) -> Edit:
     total = total[np.unique(step)]
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         unwait(model, events)
         merge(model, events, step, 0.5 if level == Level.LOW else 0.0, total)
@@ -143,6 +147,7 @@ def overlap_upload(sample: Sample, ops: Column) -> Edit:
     compute = ~ops & (sample.model.ops.dur > 0)
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         copied = model.ops.dur[ops]
         if level == Level.LOW:
@@ -173,6 +178,7 @@ def allocator(sample: Sample, events: Column) -> Edit:
     """Memory that stays with the allocator: no call, no wait. Low: half of their time."""
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         unwait(model, events)
         model.events.dur[events] //= 2 if level == Level.LOW else 1
@@ -190,6 +196,7 @@ def input_wait(sample: Sample) -> Edit:
     """
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         waited = np.minimum(sample.input_ns, model.events.gap)
         waited[waited <= INPUT_GAP_NS] = 0
@@ -209,6 +216,7 @@ def shorten_gaps(events: Column, calls: bool = False, sure: bool = False) -> Edi
     """
 
     def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
         model = model.edit()
         if level == Level.LOW and not sure:
             return model
