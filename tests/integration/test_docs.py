@@ -28,9 +28,10 @@ def test_readme_shows_what_the_demo_prints():
 
 
 def test_every_command_is_documented():
-    page = (ROOT / "docs/cli.md").read_text()
+    listed = (ROOT / "docs/cli.md").read_text()
     for name in COMMANDS:
-        assert f"## nvprobe {name}" in page
+        assert f"(commands/{name}.md)" in listed
+        assert f"# nvprobe {name}\n" in (ROOT / f"docs/commands/{name}.md").read_text()
 
 
 def test_readme_opens_with_the_two_commands_and_ci_runs_the_second():
