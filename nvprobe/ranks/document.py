@@ -34,6 +34,7 @@ class Rank(Row, frozen=True):
     wait_ns: Annotated[int | None, ns("part of it: waiting for the last rank")]
     transfer_ns: Annotated[int | None, ns("part of it: after the last rank had arrived")]
     exposed_ns: Annotated[int, ns("part of it without compute beside it")]
+    exposed_transfer_ns: Annotated[int | None, ns("of the transfer, at most so much of that")]
     last: Annotated[int, is_("collectives at which it arrived last, beyond the clock's error")]
     late_ns: Annotated[int | None, ns("delay that it adds in a typical step")]
     clock_offset_ns: Annotated[int | None, ns("its clock is ahead of the first rank's by")]

@@ -212,11 +212,9 @@ def _exposed(facts: Facts) -> Iterator[Finding]:
     job = facts.job
     if not job.step_ns or not len(job.members) or not all(one.gpu for one in job.roster.ranks):
         return
-    met, exposed = job.delays.arrivals, job.members.exposed_ns
-    size = len(job.numbers)
-    moved = np.bincount(job.members.rank, np.minimum(met.transfer_ns, exposed), size)
+    exposed, size = job.members.exposed_ns, len(job.numbers)
     steps = np.array([max(len(one.steps), 1) for one in job.roster.ranks])
-    per_step = int(np.median(moved / steps))
+    per_step = int(np.median(job.exposed_transfer / steps))
     if per_step < _NOTABLE * job.step_ns:
         return
     yield Finding(

@@ -59,6 +59,12 @@ class Job:
         """Rank of each row of the ranks."""
         return [int(one.identity.rank or 0) for one in self.roster.ranks]
 
+    @cached_property
+    def exposed_transfer(self) -> Column:
+        """int64 ns by rank: transfer without compute beside it, at most."""
+        moved = np.minimum(self.delays.arrivals.transfer_ns, self.members.exposed_ns)
+        return np.bincount(self.members.rank, moved, len(self.numbers)).astype(np.int64)
+
 
 def job(found: Sequence[Summary]) -> Job:
     """Lay the ranks on one clock, and find who is late. InputError where they are not one job."""
@@ -174,6 +180,7 @@ def _ranks(found: Job) -> list[document.Rank]:
     total = np.bincount(members.rank, members.end - members.start, size).astype(np.int64)
     waited = np.bincount(members.rank, met.wait_ns, size).astype(np.int64)
     exposed = np.bincount(members.rank, members.exposed_ns, size).astype(np.int64)
+    moved = found.exposed_transfer
     skewed = met.meetings.latest - met.meetings.first > (found.clocks.error_ns or 0)
     last = np.bincount(members.rank[met.meetings.last[skewed]], minlength=size)
     recorded = np.bincount(found.table.rank, minlength=size)
@@ -200,6 +207,7 @@ def _ranks(found: Job) -> list[document.Rank]:
                 wait_ns=int(waited[row]) if partner else None,
                 transfer_ns=int(total[row] - waited[row]) if partner else None,
                 exposed_ns=int(exposed[row]),
+                exposed_transfer_ns=int(moved[row]) if partner else None,
                 last=int(last[row]),
                 late_ns=int(late[row]) if late[row] >= 0 else None,
                 clock_offset_ns=int(found.clocks.offset[row]) if found.clocks.known[row] else None,

@@ -5,16 +5,14 @@
 KIND: ``ddp``, ``fsdp2``, ``tensor`` (tensor parallel), ``compiled`` (functional collectives
 inside torch.compile), ``blocking`` (gradients are reduced one after the other on the compute
 stream after the backward pass) and ``hidden`` (the same as they become ready, on their own
-stream). ``--late``: rank 1 spins for so many cycles of its GPU in each step. The last line of
-rank 0 is the median step time without a profiler, and the bytes that each step communicates.
+stream). ``--late``: rank 1 spins for so many cycles of its GPU in each step. Without a GPU it is
+small, runs on gloo, and sleeps for the time of the spin: to try the script that captures it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 
@@ -22,7 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WIDTH, BLOCKS, TOKENS = 2048, 8, 4096
+GPU = torch.cuda.is_available()
+WIDTH, TOKENS = (2048, 4096) if GPU else (64, 128)
+BLOCKS = {"compiled": 2}
+"""Of kinds that have not eight of them: what is compiled takes its time."""
+DTYPE = torch.bfloat16 if GPU else torch.float32
+CYCLES_S = 1.98e9
 
 
 class Block(nn.Module):
@@ -39,12 +42,24 @@ class Block(nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
 
 
-def build(kind: str, rank: int) -> tuple[nn.Module, Callable[[], None]]:
+def connect() -> torch.device:
+    """Join the other ranks; the device of this one."""
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
+    if GPU:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if GPU else "gloo", device_id=device if GPU else None)
+    return device
+
+
+def build(kind: str, device: torch.device) -> tuple[nn.Module, Callable[[], None]]:
     """The model as KIND wants it, and what to do after the backward pass."""
-    model: nn.Module = nn.Sequential(*[Block() for _ in range(BLOCKS)]).cuda().bfloat16()
+    blocks = [Block() for _ in range(BLOCKS.get(kind, 8))]
+    model: nn.Module = nn.Sequential(*blocks).to(device, DTYPE)
     works: list[dist.Work] = []
     if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(model, device_ids=[rank]), lambda: None
+        ids = [device.index] if GPU else None
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids), lambda: None
     if kind == "fsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -83,7 +98,8 @@ def tensor_parallel(model: nn.Module) -> nn.Module:
         parallelize_module,
     )
 
-    mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    size = (dist.get_world_size(),)
+    mesh = init_device_mesh("cuda" if GPU else "cpu", size, mesh_dim_names=("tp",))
     for block in model:  # type: ignore[attr-defined]
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
@@ -107,39 +123,54 @@ def compiled(model: nn.Module) -> nn.Module:
     return torch.compile(Summed())
 
 
-def main() -> None:
-    """Train some steps."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind")
-    parser.add_argument("--late", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=30)
-    given = parser.parse_args()
-    rank = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    torch.manual_seed(0)
-    model, finish = build(given.kind, rank)
+def spin(cycles: int) -> None:
+    """Keep the GPU busy for so many cycles."""
+    if GPU:
+        torch.cuda._sleep(cycles)
+    else:
+        time.sleep(cycles / CYCLES_S)
+
+
+def synchronize() -> None:
+    """Wait for the GPU."""
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def train(
+    model: nn.Module, finish: Callable[[], None], steps: int, late: int = 0, wait: bool = False
+) -> list[float]:
+    """Train some steps; seconds of each, ``wait``: to the end of its GPU work."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    x = torch.randn(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(TOKENS, WIDTH, device=next(model.parameters()).device, dtype=DTYPE)
     times = []
-    for _ in range(given.steps):
-        begin = time.perf_counter_ns()
-        if rank == 1 and given.late:
-            torch.cuda._sleep(given.late)
+    for _ in range(steps):
+        begin = time.perf_counter()
+        if dist.get_rank() == 1 and late:
+            spin(late)
         loss = model(x).float().square().mean()
         loss.backward()
         finish()
         optimizer.step()
         optimizer.zero_grad()
-        if "NVPROBE_JOB" not in os.environ:  # alone: the real length of each step
-            torch.cuda.synchronize()
-        times.append(time.perf_counter_ns() - begin)
-    torch.cuda.synchronize()
-    if rank == 0:
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        print(
-            json.dumps({"step_ms": statistics.median(times[5:]) / 1e6, "bytes": size}), flush=True
-        )
+        if wait:
+            synchronize()
+        times.append(time.perf_counter() - begin)
+    synchronize()
+    return times
+
+
+def main() -> None:
+    """One kind."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("--late", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=30)
+    given = parser.parse_args()
+    device = connect()
+    torch.manual_seed(0)
+    model, finish = build(given.kind, device)
+    train(model, finish, given.steps, given.late)
     dist.destroy_process_group()
 
 
