@@ -28,6 +28,7 @@ _window = True
 _never = False
 _held = 0
 _followers: list[tuple[Callable[[], object], Callable[[], object]]] = []
+_holders: list[Callable[[], object]] = []
 
 
 def follow(on_wake: Callable[[], object], on_sleep: Callable[[], object]) -> None:
@@ -61,6 +62,14 @@ def hold() -> None:
     global _held, now
     _held += 1
     now = not _never
+    for listener in _holders:
+        _call(listener)
+
+
+def on_hold(listener: Callable[[], object]) -> None:
+    """Call ``listener`` at each `hold`."""
+    if listener not in _holders:
+        _holders.append(listener)
 
 
 def release() -> None:

@@ -55,13 +55,16 @@ def _next_step(_done: int) -> None:
 
 
 def _copying(original: Any) -> Any:
-    compiling = compiling_module.compiling
     to_cuda = original.__name__ == "cuda"
 
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The same; a copy that leaves the host is a phase."""
-        if compiling() or self.device.type != "cpu" or not (to_cuda or _leaves(args, kwargs)):
+        if (
+            compiling_module.compiling()
+            or self.device.type != "cpu"
+            or not (to_cuda or _leaves(args, kwargs))
+        ):
             return original(self, *args, **kwargs)
         if not _ranged(self):
             return original(self, *args, **kwargs)

@@ -2,7 +2,8 @@
 
 Every class that defines ``forward`` is wrapped (see `forwards`); the first call of an instance
 without a record asks `_find_root`. Once all modules of the program have a record, nothing is left
-to ask and nothing to pay.
+to ask; and while the instrumentation sleeps, from the `COLD_STEPS`-th step on, only the classes of
+roots stay wrapped.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nvprobe.instrumentation import (
+    awake,
+    emitter,
+    forwards,
+    modules,
+    places,
+    steps,
+    torch_hooks,
+)
 from nvprobe.instrumentation import compiling as compiling_module
-from nvprobe.instrumentation import emitter, forwards, modules, places, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.forwards import KEY, Record, make_record, record_of, wrap_class
 from nvprobe.instrumentation.modules import (
@@ -27,6 +36,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 log = logging.getLogger("nvprobe")
+
+COLD_STEPS = 3
+"""Steps in which models are looked for also while the instrumentation sleeps."""
 
 _options: dict[str, Any] = {}
 _constructor_wrapped = False
@@ -48,6 +60,16 @@ def start(**options: Any) -> None:
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
     _wrap_subclasses(nn.Module)
     _wrap_constructor(nn.Module)
+    compiling_module.before_first(forwards.resume)
+    awake.on_hold(forwards.resume)
+    awake.follow(forwards.resume, lambda: _rest_if_asleep(steps.count()))
+    steps.on_step(_rest_if_asleep)
+
+
+def _rest_if_asleep(done: int) -> None:
+    """Between steps: nobody asks what modules are called."""
+    if done >= COLD_STEPS and not awake.now:
+        forwards.rest()
 
 
 def stop() -> None:
@@ -75,11 +97,11 @@ def _wrap_constructor(base: Any) -> None:
         return
     _constructor_wrapped = True
     original = base.__init__
-    compiling = compiling_module.compiling
+    compilation = compiling_module
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if not compiling():
+        if not compilation.compiling():
             _meet(type(self))
         original(self, *args, **kwargs)
 

@@ -97,7 +97,12 @@ run_root: Callable[..., Any] | None = None
 """Does what `call` does, in the root's phase, with the same arguments; set by `phases`."""
 
 _lock = threading.RLock()
-_originals: dict[type, FunctionType] = {}
+_classes: dict[type, tuple[FunctionType, FunctionType]] = {}
+"""Classes that were wrapped: their own forward, and the wrapper."""
+_resting: set[type] = set()
+"""Those of them that have their own forward back for now (`rest`)."""
+_stay: set[type] = set()
+"""Those whose calls count steps also while the instrumentation sleeps: roots'."""
 _wrapper_codes: dict[int, CodeType] = {}
 """By id: code that Dynamo has written may hold constants without a hash, and then has none."""
 _next_sequence: Callable[[], int] | None = None
@@ -128,13 +133,13 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
     here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
     instrumentation = awake
-    key, record_type, log_call, call_root = KEY, Record, _log_call, _call_root
-    is_compiling = compiling_module.compiling
+    key, record_type, call_root, compilation = KEY, Record, _call_root, compiling_module
     note, first_calls, every = places.called, places.FIRST_CALLS, places.EVERY
+    thread, columns = thread_id, COLUMNS
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The class's forward, inside a range where the module has a record."""
-        if is_compiling():
+        if compilation.compiling():
             return original(self, *args, **kwargs)
         record = self.__dict__.get(key)
         if type(record) is not record_type:
@@ -167,7 +172,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             emit.pop()
             last = number()
             if last != first:
-                log_call(record, first, last, start)
+                side.row("module", columns, (record, thread(), first, last, start, now()))
 
     assert isinstance(forward, FunctionType)
     return forward
@@ -264,7 +269,7 @@ def wrap_class(cls: type) -> type | None:
 
     """
     owner = owner_of(cls)
-    if owner is None or owner in _originals:
+    if owner is None or owner in _classes:
         return owner
     with _lock:
         original = owner.__dict__["forward"]
@@ -277,8 +282,43 @@ def wrap_class(cls: type) -> type | None:
             return None
         _wrapper_codes[id(wrapper.__code__)] = wrapper.__code__
         places.hide(wrapper.__code__)
-        _originals[owner] = original
+        _classes[owner] = original, wrapper
     return owner
+
+
+def stays(owner: type) -> None:
+    """Let a class keep its wrapper whatever `rest` does: calls of its instances count steps."""
+    _stay.add(owner)
+    if owner in _resting:
+        resume()
+
+
+def rest() -> None:
+    """Give classes their own forward back until `resume`: their calls then cost nothing.
+
+    Not once torch has traced anything: what it compiled is guarded on the functions it found.
+    """
+    if compiling_module.begun or len(_resting) + len(_stay) >= len(_classes):
+        return
+    with _lock:
+        for owner in _classes.keys() - _resting - _stay:
+            original, wrapper = _classes[owner]
+            if owner.__dict__.get("forward") is wrapper:
+                owner.forward = original  # type: ignore[attr-defined]
+                _resting.add(owner)
+
+
+def resume() -> None:
+    """Wrap the classes of `rest` again, around what they have as ``forward`` by now."""
+    with _lock:
+        while _resting:
+            owner = _resting.pop()
+            original, wrapper = _classes[owner]
+            if owner.__dict__.get("forward") is original:
+                owner.forward = wrapper  # type: ignore[attr-defined]
+            else:  # replaced by the program
+                del _classes[owner]
+                wrap_class(owner)
 
 
 @functools.lru_cache(maxsize=1)
@@ -294,23 +334,24 @@ def _prepare() -> None:
 def unwrap_classes() -> None:
     """Give every class its own forward back, unless somebody replaced ours since."""
     with _lock:
-        for owner, original in list(_originals.items()):
+        for owner, (original, wrapper) in list(_classes.items()):
             current = owner.__dict__.get("forward")
-            if id(getattr(current, "__code__", None)) in _wrapper_codes:
+            if current is wrapper:
                 owner.forward = original  # type: ignore[attr-defined]
-                del _originals[owner]
+            if current in (original, wrapper):
+                del _classes[owner]
+        _resting.clear()
 
 
 def add_hooks(module: nn.Module, record: Record) -> None:
     """Open and close a module's range by forward hooks."""
     label = cast("Label", record.label)
-    compiling = compiling_module.compiling
-
+    compilation = compiling_module
     open_ranges = threading.local()
 
     def enter(module: object, args: object) -> None:
         """Open the range."""
-        if not compiling() and awake.now:
+        if not compilation.compiling() and awake.now:
             if sidecar.is_open():
                 places.called(record, record.within)
             open_ranges.depth = getattr(open_ranges, "depth", 0) + 1
@@ -318,7 +359,7 @@ def add_hooks(module: nn.Module, record: Record) -> None:
 
     def leave(module: object, args: object, output: object) -> None:
         """Close the range, also after an exception."""
-        if not compiling() and getattr(open_ranges, "depth", 0) > 0:
+        if not compilation.compiling() and getattr(open_ranges, "depth", 0) > 0:
             open_ranges.depth -= 1
             emitter.pop()
 

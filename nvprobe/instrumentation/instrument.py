@@ -105,7 +105,7 @@ def instrument(
         given.modules if modules is None else modules,
         given.sync_lines if sync_lines is None else sync_lines,
     )
-    after_import("torch", lambda _torch: compiling.bind())
+    compiling.watch()
     after_import("torch", lambda torch: sidecar.write("torch", **torch_hooks.versions(torch)))
     sidecar.open(sidecar_folder)
     if children:

@@ -152,6 +152,7 @@ def mark_root(model: nn.Module) -> None:
             return
         if record is not None and record.owner is not None:
             record.root, record.owner = record.owner, None
+            forwards.stays(record.root)
             return
 
 

@@ -72,12 +72,11 @@ def _phase(name: str, before: Callable[[], object] | None = None) -> Callable[[A
 
     def wrap(original: Any) -> Any:
         """The replacement of one function."""
-        compiling = compiling_module.compiling
 
         @functools.wraps(original)
         def ranged(*args: Any, **kwargs: Any) -> Any:
             """The same, as a phase."""
-            if compiling():
+            if compiling_module.compiling():
                 return original(*args, **kwargs)
             if before is not None:
                 before()
@@ -202,12 +201,11 @@ def _stepping_in(name: str, after: Callable[[Any], object] | None = None) -> Cal
 
     def wrap(original: Any) -> Any:
         """The replacement of one function."""
-        compiling = compiling_module.compiling
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             """The same, as a phase."""
-            if compiling():
+            if compiling_module.compiling():
                 return original(self, *args, **kwargs)
             outer = getattr(_inside, name, None)
             if outer is self:

@@ -36,9 +36,9 @@ STACK_LINES = 3
 FIRST, EVERY = 64, 13
 """Openings of one range that are all looked at; of later ones each thirteenth is, as loops like
 powers of two."""
-FIRST_CALLS = 16
+FIRST_CALLS = 4
 """Likewise, of one module: it is seldom called from several lines, and a window holds few calls."""
-LOOKS = 16
+LOOKS = 4
 """How often it is looked behind one line of torch for who calls a module through it."""
 
 ENTERED, CALLED, DEFINED, LOOP, MADE, MADE_APART = (

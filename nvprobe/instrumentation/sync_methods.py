@@ -80,13 +80,12 @@ def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
         """The replacement of one method."""
         from torch.overrides import handle_torch_function, has_torch_function_unary
 
-        compiling = compiling_module.compiling
         what = f"Tensor.{original.__name__}"
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             """The same, noted with its line where it has waited."""
-            if compiling():
+            if compiling_module.compiling():
                 return original(self, *args, **kwargs)
             if has_torch_function_unary(self):  # a subclass may know the method by its identity
                 return handle_torch_function(original, (self,), self, *args, **kwargs)

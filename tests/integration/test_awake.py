@@ -178,3 +178,55 @@ def test_waking_and_sleeping_recompile_nothing(recorder: Recorder):
         assert graphs == counters["stats"]["unique_graphs"], counters
         """
     )
+
+
+@pytest.mark.slow
+def test_what_is_compiled_between_windows_is_not_compiled_again(recorder: Recorder):
+    """Classes have their own ``forward`` back while asleep, until something is traced."""
+    recorder.run(
+        """
+        import nvprobe
+        nvprobe.instrument()
+        import torch
+        from torch import nn
+        from torch._dynamo.utils import counters
+        from nvprobe.instrumentation import awake, compiling
+        awake.sleep()
+        class Base(nn.Module):
+            def forward(self, x):
+                return x + 1
+        class Derived(Base):
+            def forward(self, x):
+                return super().forward(x) * 2
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.derived = Derived()
+                self.parts = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+                self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+            def forward(self, x):
+                x = self.derived(x)
+                torch._dynamo.graph_break()
+                return self.encoder(self.parts(x)[None])
+        def wrapped(*classes):
+            return [hasattr(one.forward, "__wrapped__") for one in classes]
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        def step(called):
+            called(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        for _ in range(5):
+            step(model)
+        assert wrapped(Net, Derived, nn.Linear) == [True, False, False]
+        compiled = torch.compile(model, backend="eager")
+        step(compiled)
+        assert wrapped(Net, Derived, nn.Linear) == [True, True, True]
+        step(compiled)
+        graphs = counters["stats"]["unique_graphs"]
+        torch._dynamo.config.error_on_recompile = True
+        for change in (awake.wake, awake.sleep, awake.wake):
+            change()
+            step(compiled)
+        assert graphs == counters["stats"]["unique_graphs"] > 0, counters
+        """
+    )

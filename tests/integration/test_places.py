@@ -46,7 +46,7 @@ TRAINING = """
 
     model = nn.Sequential(Block(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Subset(Items(), range(8)), batch_size=2, collate_fn=together)
+    loader = DataLoader(Subset(Items(), range(8)), batch_size=4, collate_fn=together)
 
     def train():
         for batch in loader:  # loop
@@ -55,8 +55,7 @@ TRAINING = """
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # clip
             optimizer.step()  # optimizer
 
-    for _ in range(3):
-        train()
+    train()
     with torch.no_grad():
         model(torch.ones(2, 4))  # again
         model.forward(torch.ones(2, 4))  # forward
