@@ -10,35 +10,14 @@ each step that the fix is not worth making. ``scripts/gpu/pairs.py`` runs them a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from pair_runner import BF16, DEVICE, SCALE, Step, main, pair
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BF16 = torch.bfloat16
-SCALE = 1 if DEVICE == "cuda" else 16
-"""Without a GPU the programs only have to run."""
-Step = Callable[[], object]
-PAIRS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
-"""By name: (id of the finding that names the cause, what makes the step, fixed or not)."""
-
-
-def pair(cause: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
-    """Put a program into the table; several of one cause get numbers."""
-
-    def add(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
-        PAIRS[make.__name__] = (cause, make)
-        return make
-
-    return add
 
 
 class Block(nn.Module):
@@ -511,75 +490,5 @@ def healthy(fixed: bool) -> Step:
     return simple(rows=16384)
 
 
-def hidden(step: Step) -> Step:
-    """The step behind 60 ms of products on an H200, at which the host never waits for the GPU."""
-    a = torch.randn(8192 // SCALE, 8192 // SCALE, device=DEVICE, dtype=BF16)
-    out = torch.empty_like(a)
-
-    def both() -> None:
-        for _ in range(40 if DEVICE == "cuda" else 1):
-            torch.matmul(a, a, out=out)
-        step()
-
-    return both
-
-
-def made(name: str, fixed: bool, behind: bool) -> Step:
-    torch.manual_seed(0)
-    step = PAIRS[name][1](fixed)
-    return hidden(step) if behind else step
-
-
-def wait() -> None:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
-def measured(name: str, behind: bool, groups: int = 5, steps: int = 10) -> dict[str, object]:
-    """ms per step as it is and fixed, in turns: groups of steps between two synchronizations."""
-    made_steps = {fixed: made(name, fixed, behind) for fixed in (False, True)}
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(groups + 1):
-        for fixed, step in made_steps.items():
-            wait()
-            begin = time.perf_counter()
-            for _ in range(steps):
-                step()
-            wait()
-            if turn:  # the first warms up
-                times[fixed].append(1e3 * (time.perf_counter() - begin) / steps)
-    row: dict[str, object] = {"name": name + "_hidden" * behind, "cause": PAIRS[name][0]}
-    for fixed, key in ((False, "plain"), (True, "fixed")):
-        some = times[fixed]
-        row[key] = {
-            "median": round(statistics.median(some), 4),
-            "min": round(min(some), 4),
-            "max": round(max(some), 4),
-        }
-    return row
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", choices=[[], *PAIRS], default=[])
-    parser.add_argument("--fixed", action="store_true")
-    parser.add_argument("--hidden", action="store_true")
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--steps", type=int, default=40)
-    chosen = parser.parse_args()
-    if chosen.measure:
-        for name in chosen.names or PAIRS:
-            try:
-                row = measured(name, chosen.hidden)
-            except Exception as problem:  # one program's fault is a line, not the end
-                row = {"name": name, "error": f"{type(problem).__name__}: {problem}"}
-            print(json.dumps(row), flush=True)
-        return
-    step = made(chosen.names[0], chosen.fixed, chosen.hidden)
-    for _ in range(chosen.steps):
-        step()
-    wait()
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measure and capture the pairs of ``pair_programs.py`` on a GPU.
+"""Measure and capture the pairs of ``pair_programs.py`` or another file of pairs on a GPU.
 
-    python scripts/gpu/pairs.py --out FOLDER [--part 1/2] [--only NAME,NAME]
+    python scripts/gpu/pairs.py --out FOLDER [--programs judge_programs] [--twins] [--part 1/2]
+                                [--only NAME,NAME_hidden] [--limit SECONDS]
 
 Each program as it is and fixed, in turns, without a profiler (``truth.jsonl``: a line a pair), then
-as it is under ``nvprobe launch`` (``NAME.tar.xz``: its run folder without the report of nsys).
-All pairs and their ``_hidden`` twins, whose fix is not worth making, take about 16 minutes on an
-H200: two parts take less than ten minutes each. ``scripts/pairs FOLDER`` makes the table of
-docs/accuracy.md of it.
+as it is under ``nvprobe launch`` (``NAME.tar.xz``: its run folder without the report of nsys). What
+is done is kept when the time is over. A pair takes 10 to 17 seconds on an H200. ``--twins`` adds to
+each program one named ``NAME_hidden``, whose fix is not worth making. ``scripts/pairs FOLDER``
+makes the table of docs/accuracy.md of it.
 """
 
 from __future__ import annotations
@@ -15,82 +16,100 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = ROOT / "scripts" / "gpu" / "pair_programs.py"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 WINDOW, STEPS = "14:20", "24"
+KEPT = ("*.sqlite", "run.json", "sidecar.*.jsonl")
+LONGEST = 90.0  # seconds for one process
+FOUND = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": FOUND, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def main() -> int:
-    """Run the chosen part; 1 where a program failed."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    """Run the chosen part; 1 where a program failed or time ran out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
+    parser.add_argument("--programs", default="pair_programs", help="a file in this folder")
+    parser.add_argument("--twins", action="store_true", help="also each with its fix hidden")
     parser.add_argument("--part", default="1/1", help="such as 1/2")
     parser.add_argument("--only", default="", help="names, with commas between")
     parser.add_argument("--limit", type=float, default=560, help="seconds after which it stops")
     chosen = parser.parse_args()
+    end = time.monotonic() + chosen.limit
     chosen.out.mkdir(parents=True, exist_ok=True)
-    sys.path.insert(0, str(PROGRAMS.parent))
-    from pair_programs import PAIRS
-
     part, parts = map(int, chosen.part.split("/"))
-    names = [name for name in chosen.only.split(",") if name] or list(PAIRS)[part - 1 :: parts]
-    end, failed = time.monotonic() + chosen.limit, 0
-    with ThreadPoolExecutor(8) as packing:
+    names = [name for name in chosen.only.split(",") if name]
+    names = (names or all_of(chosen.programs, chosen.twins))[part - 1 :: parts]
+    failed = 0
+    with ThreadPoolExecutor(4) as packing:
         for name in names:
-            for hidden in ([], ["--hidden"]):
-                if time.monotonic() > end:
-                    print(json.dumps({"not run": name, "hidden": bool(hidden)}), flush=True)
-                    failed = 1
-                    continue
-                failed |= one(name, hidden, chosen.out, packing)
+            problem = one(HERE / f"{chosen.programs}.py", name, chosen.out, end)
+            if problem:
+                failed = 1
+                print(json.dumps({"name": name, "problem": problem[-2000:]}), flush=True)
+            packing.submit(pack, chosen.out / name)
     return failed
 
 
-def one(name: str, hidden: list[str], out: Path, packing: ThreadPoolExecutor) -> int:
-    """Measure and capture one pair; 1 where that failed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    truth = run([str(PROGRAMS), name, "--measure", *hidden], environment)
-    print(truth, flush=True)
-    if truth.startswith("{"):
-        with (out / "truth.jsonl").open("a") as lines:
-            lines.write(truth + "\n")
-    folder = out / (name + "_hidden" * bool(hidden))
-    launch = ["-m", "nvprobe", "launch", "-q", "--no-analyze", "--steps", WINDOW, "-o", str(folder)]
-    said = run([*launch, str(PROGRAMS), name, *hidden, "--steps", STEPS], environment)
-    for report in folder.glob("*.nsys-rep"):
-        report.unlink()
-    if not list(folder.glob("*.sqlite")):
-        print(json.dumps({"name": folder.name, "error": said[-400:]}), flush=True)
-        return 1
-    packing.submit(pack, folder)
-    return int("error" in truth)
+def all_of(programs: str, twins: bool) -> list[str]:
+    """The names of a file of pairs."""
+    sys.path[:0] = [str(HERE), str(ROOT)]
+    names = list(import_module(programs).PAIRS)
+    return [name + end for name in names for end in (("", "_hidden") if twins else ("",))]
 
 
-def run(command: list[str], environment: dict[str, str]) -> str:
-    """The last line that Python wrote, of errors where it wrote none."""
+def one(program: Path, name: str, out: Path, end: float) -> str:
+    """Measure and capture one pair; what went wrong."""
+    begin = time.monotonic()
+    arguments = [name.removesuffix("_hidden"), *(["--hidden"] if name.endswith("_hidden") else [])]
+    code, said = run([str(program), *arguments, "--measure"], end)
+    truth = next((line for line in said.splitlines() if line.startswith('{"name"')), "")
+    if code or not truth or "error" in json.loads(truth):
+        return f"not measured ({code}): {truth or said}"
+    with (out / "truth.jsonl").open("a") as lines:
+        lines.write(truth + "\n")
+    launch = ["-m", "nvprobe", "launch", "-q", "-f", "--no-analyze", "--steps", WINDOW]
+    code, said = run(
+        [*launch, "-o", str(out / name), str(program), *arguments, "--steps", STEPS], end
+    )
+    print(json.dumps({"seconds": round(time.monotonic() - begin, 1)}), truth, flush=True)
+    return "" if list((out / name).glob("*.sqlite")) else f"not captured ({code}): {said}"
+
+
+def run(command: list[str], end: float) -> tuple[int | str, str]:
+    """The exit code and output of Python, stopped with all its children when time is over."""
+    left = min(LONGEST, end - time.monotonic())
+    if left < 1:
+        return "no time left", ""
+    process = subprocess.Popen(
+        [sys.executable, *command], env=ENVIRONMENT, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            [sys.executable, *command], env=environment, text=True, timeout=120,
-            capture_output=True, check=False,
-        )  # fmt: skip
+        said, _ = process.communicate(timeout=left)
     except subprocess.TimeoutExpired:
-        return "stopped after 120 s"
-    return ((done.stdout.strip() or done.stderr.strip()).splitlines() or ["no output"])[-1]
+        os.killpg(process.pid, signal.SIGKILL)
+        return f"stopped after {left:.0f} s", ""
+    return process.returncode, said
 
 
 def pack(folder: Path) -> None:
-    """``folder.tar.xz`` instead of the folder's large files."""
-    with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=1) as archive:
-        archive.add(folder, folder.name)
-    for path in folder.glob("*.sqlite"):
-        path.unlink()
+    """``folder.tar.xz`` instead of the folder."""
+    if folder.exists():
+        with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=6) as archive:
+            for path in (path for kind in KEPT for path in folder.glob(kind)):
+                archive.add(path, f"{folder.name}/{path.name}")
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
