@@ -35,7 +35,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NUMBERED = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
-EXAMPLES = [path for path in NUMBERED if not path.name.startswith("00_")]  # that plants nothing
+EXAMPLES = [path for path in NUMBERED if "from common import" in path.read_text()]
+"""Those that open a window and measure themselves; the others are for ``nvprobe launch``."""
+
 CAPTURED_STEPS = 3
 SLOW = {"07_recompile_storm": ["--steps", "4"]}
 """Examples whose measured steps take so long that few must do."""
