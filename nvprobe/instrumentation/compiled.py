@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("compiled-graph ranges")
+before_call: Callable[[str], object] | None = None
+"""Called with the id of each forward graph that is about to be called; `phases` sets it."""
 
 
 def install() -> None:
@@ -78,6 +80,8 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
 
     def run_forward(inputs: Any) -> Any:
         """Call a forward graph inside its range."""
+        if before_call is not None:
+            before_call(identity)
         if not awake.now:
             return call(inputs)
         emitter.push(label)

@@ -23,7 +23,8 @@ class Periods:
     batches do not come once a step, a training forward or a backward. Several backwards (gradient
     accumulation) and several optimizers (a GAN) therefore make one step. Batches asked for while
     the trained model is in evaluation mode are in no step. Where no optimizer has stepped yet, each
-    batch that is only evaluated is a step: inference.
+    batch that is only evaluated is a step: inference. Without batches each call of the leading
+    root module is one, or of the leading compiled graph that is called outside of modules.
 
     A training step in a CUDA graph runs no optimizer from Python but the first time, in the
     capture: a replay of a graph in whose capture the leader stepped counts as the leader's step.
@@ -48,9 +49,10 @@ class Periods:
         """Graphs replayed since the leading one."""
         self.claimed = False
         """Steps of inference are marked by hooks that know them (`inference`)."""
-        self.root: int | None = None
-        """The leading root module of inference, by identity."""
-        self.other_roots: set[int] = set()
+        self.root: int | str | None = None
+        """What is called once a step of inference: a root module, by identity, or a compiled graph
+        outside of all modules, by its id."""
+        self.other_roots: set[int | str] = set()
 
     def _mine(self, *, trains: bool = False) -> bool:
         if steps.explicit or self.claimed:
@@ -93,18 +95,25 @@ class Periods:
             self.trained = weakref.ref(module)
         if training or self.graph is not None:
             self._begin_if_due()
-        elif self._infers(module):
+        elif _inference_mode() and self._infers(id(module)):
             self._begin(loads=False)
 
-    def _infers(self, module: nn.Module) -> bool:
-        """Whether the call of a root module under ``inference_mode`` is a step of its own.
+    def compiled(self, graph: str) -> None:
+        """A compiled graph is about to be called outside of root modules (gpt-fast's functions).
 
-        It is where no loader gives batches, for the first root that is called, until another is
-        called twice without it.
+        Without gradients it infers, as such functions run under ``no_grad`` as often as not.
         """
-        if self.leader is not None or self.loads or not _inference_mode():
+        if self._mine() and self.graph is None and not _gradients() and self._infers(graph):
+            self._begin(loads=False)
+
+    def _infers(self, key: int | str) -> bool:
+        """Whether a call without gradients is a step of its own.
+
+        It is where no loader gives batches, for the first that is called, until another is called
+        twice without it.
+        """
+        if self.leader is not None or self.loads:
             return False
-        key = id(module)
         if self.root not in (None, key) and key not in self.other_roots:
             self.other_roots.add(key)
             return False
@@ -167,6 +176,12 @@ def _inference_mode() -> bool:
     """Whether the thread computes under ``torch.inference_mode``."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.is_inference_mode_enabled())
+
+
+def _gradients() -> bool:
+    """Whether the thread records gradients."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
 
 
 def _model_of(optimizer: Any) -> weakref.ref[Any] | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvprobe.instrumentation import (
     awake,
+    compiled,
     copies,
     emitter,
     forwards,
@@ -274,6 +275,12 @@ def _asleep(
         _inside.root = False
 
 
+def _compiled_call(graph: str) -> None:
+    """A compiled graph is about to be called: by a root module, or by a compiled function."""
+    if not _inside.root:
+        periods.compiled(graph)
+
+
 def _trains(module: nn.Module) -> bool:
     return module.training and bool(sys.modules["torch"].is_grad_enabled())
 
@@ -313,6 +320,7 @@ def _install_known() -> None:
         return
     forwards.run_root = _run_root
     graphs.before_replay = periods.replay
+    compiled.before_call = _compiled_call
     for root in list(modules.annotated_roots.values()):
         modules.mark_root(root)
     here = sys.modules[__name__]
@@ -346,6 +354,7 @@ def uninstall() -> None:
     copies.uninstall()
     forwards.run_root = None
     graphs.before_replay = None
+    compiled.before_call = None
     for owner, (original, made) in _stepping.items():
         if owner.__dict__.get("step") is made:
             owner.step = original  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
 
         trace = load(exported)
     except ImportError:
-        return []
+        return _without_nvtx(folder, plan)
     except NvprobeError as error:
         return [f"the export cannot be read: {error}"]
     notes = []
@@ -59,14 +59,22 @@ def check_capture(exported: Path, folder: Path, plan: Plan) -> list[str]:
     return notes
 
 
-def recorded_pids(exported: Path) -> set[int]:
-    """Processes of which an export has calls, ranges or GPU work."""
+def _without_nvtx(folder: Path, plan: Plan) -> list[str]:
+    """What can be said by the sidecars alone: an environment without nvtx records no ranges."""
+    headers = list(_sidecar_headers(folder))
+    if not headers or _nvtx_of(headers) or not (plan.instrumented and plan.options.annotate):
+        return []
+    return [f"no annotations were recorded: {_NO_NVTX}"]
+
+
+def recorded_pids(exported: Path) -> set[int] | None:
+    """Processes of which an export has calls, ranges or GPU work; None where nothing reads it."""
     try:
         from nvprobe.readers import load
 
         trace = load(exported)
     except (ImportError, NvprobeError):
-        return set()
+        return None
     rows = {int(row) for table in (trace.calls, trace.ops, trace.ranges)
             for row in set(table.process.tolist())}  # fmt: skip
     return {int(trace.processes.pid[row]) for row in rows}

@@ -1,7 +1,8 @@
 """The processes of a program that use a GPU, and which of them were recorded.
 
 An engine's workers are what goes missing most often. So the processes below the launch are looked
-at while they run: one that has mapped the CUDA driver uses the GPU.
+at while they run: one that has mapped the CUDA driver and opened a device uses the GPU. Compilers'
+helpers only map it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from nvprobe.launch import proc
 
 DRIVER = "libcuda.so"
 """What a process that uses CUDA has mapped."""
+DEVICES = ("/dev/nvidia", "/dev/dxg", "/dev/nvhost", "/dev/nvmap")
+"""How the devices begin that it has open: of a server, under Windows' Linux, on Jetson."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,10 @@ class GpuProcess:
 class GpuProcesses:
     """Those seen so far below one process."""
 
-    def __init__(self, of: int, mapped: str = DRIVER) -> None:
+    def __init__(self, of: int, mapped: str = DRIVER, devices: tuple[str, ...] = DEVICES) -> None:
         self.of = of
         self.mapped = mapped
+        self.devices = devices
         self.seen: dict[int, GpuProcess] = {}
 
     def look(self) -> None:
@@ -44,7 +48,9 @@ class GpuProcesses:
 
     def _uses(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
-            return self.mapped in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace")
+            if self.mapped in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace"):
+                opened = (str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir())
+                return any(path.startswith(self.devices) for path in opened)
         return False
 
     def lines(self, recorded: Collection[int]) -> list[str]:

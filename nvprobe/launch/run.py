@@ -339,9 +339,11 @@ class _Run:
 
     def _gpu_lines(self, exported: Path) -> list[str]:
         """Which processes that used the GPU were recorded; nothing of a single one that was."""
-        if not self.gpu.seen:
+        if not self.gpu.seen or not self.plan.cuda:
             return []
         recorded = recorded_pids(exported)
+        if recorded is None:
+            return []
         if len(self.gpu.seen) == 1 and set(self.gpu.seen) <= recorded:
             return []
         return self.gpu.lines(recorded)

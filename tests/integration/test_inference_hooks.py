@@ -221,6 +221,29 @@ def test_calls_of_a_root_module_in_inference_mode_are_steps(recorder: Recorder) 
     assert len(found.ranges("step")) == 4
 
 
+@pytest.mark.slow
+def test_calls_of_a_compiled_decode_function_are_steps(recorder: Recorder) -> None:
+    found = run(
+        recorder,
+        """
+        import nvprobe, torch
+        from torch import nn
+        nvprobe.instrument()
+        net = nn.Linear(4, 4)
+        prefill = torch.compile(lambda x: net(x).relu())
+        decode = torch.compile(lambda x: net(x) + 1)
+        with torch.no_grad():
+            prefill(torch.ones(3, 4))
+            for _ in range(5):
+                decode(torch.ones(1, 4))
+        decode(torch.ones(1, 4))  # with gradients: this loop may train
+        """,
+    )
+    graphs = [one.path[0] for one in found.ranges("graph") if one.name.startswith("graph ")]
+    assert graphs == ["step"] * 7
+    assert len(found.ranges("step")) == 5  # the prefill with the first token, then each token
+
+
 TRANSFORMERS = """
 import nvprobe
 nvprobe.instrument()

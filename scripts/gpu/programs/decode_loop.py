@@ -4,8 +4,10 @@
 
 ``read_back``: a token read to the host in each step; ``prefill``: prompts read between decode
 steps, whole instead of in chunks; ``beyond``: batches beyond the captured CUDA graphs; ``host``:
-Python work between the steps; ``denoise``: a denoising loop whose scheduler reads a value.
-``--plain`` times the steps without any profiler and prints ``{"step_ns": median}``.
+Python work between the steps; ``denoise``: a denoising loop whose scheduler reads a value;
+``compiled``: a compiled decode function as gpt-fast has it, without CUDA graphs, and no marks.
+``--plain`` times both loops without any profiler, in turns, and prints
+``{"step_ns": median, "fixed_step_ns": median}``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from torch import nn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-WIDTH, LAYERS, VOCABULARY, CONTEXT = 1024, 12, 16000, 512
+WIDTH, LAYERS, VOCABULARY = (1024, 12, 16000) if DEVICE == "cuda" else (64, 2, 500)
+"""Small where it is only tried."""
+CONTEXT = 512
 PROMPT, CHUNK = 260, 26
 
 
@@ -56,10 +60,10 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """A small decoder-only model."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, layers: int = LAYERS) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block(batch) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(batch) for _ in range(layers))
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
@@ -136,6 +140,25 @@ def decode(plant: str, fixed: bool) -> Callable[[int], None]:
     return turn
 
 
+def compiled(fixed: bool) -> Callable[[int], None]:
+    """One turn of a loop around a compiled function that decodes one token."""
+    model = Decoder(8, layers=min(4, LAYERS)).to(DEVICE, DTYPE).eval()
+    tokens = torch.zeros(8, 1, dtype=torch.long, device=DEVICE)
+    places = torch.arange(CONTEXT, device=DEVICE)
+
+    def decode_one_token(tokens: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return model(tokens, place)
+
+    mode = "reduce-overhead" if fixed and DEVICE == "cuda" else "default"
+    decode_one = torch.compile(decode_one_token, mode=mode, fullgraph=True)
+
+    def turn(number: int) -> None:
+        nonlocal tokens
+        tokens = decode_one(tokens, places[number % 400 : number % 400 + 1].clone()).clone()
+
+    return turn
+
+
 def denoise(fixed: bool) -> Callable[[int], None]:
     """One step of a denoising loop on images."""
     layers = [nn.Conv2d(64, 64, 3, padding=1) for _ in range(16)]
@@ -155,35 +178,49 @@ def denoise(fixed: bool) -> Callable[[int], None]:
     return turn
 
 
+PLANTS = ("read_back", "prefill", "beyond", "host", "denoise", "compiled")
+
+
+def loop(plant: str, fixed: bool) -> Callable[[int], None]:
+    """One turn of a loop with the plant, or without it."""
+    if plant == "compiled":
+        return compiled(fixed)
+    return denoise(fixed) if plant == "denoise" else decode(plant, fixed)
+
+
 def main() -> None:
     """Run the loop, marking steps as engines name theirs where requests are batched."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("plant", choices=["read_back", "prefill", "beyond", "host", "denoise"])
+    parser.add_argument("plant", choices=PLANTS)
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--steps", type=int, default=120)
     given = parser.parse_args()
     torch.manual_seed(0)
     with torch.inference_mode():
-        made = given.plant == "denoise"
-        turn = denoise(given.fixed) if made else decode(given.plant, given.fixed)
         if given.plain:
-            print(json.dumps({"step_ns": timed(turn, given.steps)}))
+            times = timed([loop(given.plant, fixed) for fixed in (False, True)], given.steps)
+            print(json.dumps(dict(zip(("step_ns", "fixed_step_ns"), times, strict=True))))
+        elif given.plant == "compiled":
+            turn = loop(given.plant, given.fixed)
+            for number in range(given.steps):
+                turn(number)
         else:
-            profiled(turn, given)
+            profiled(loop(given.plant, given.fixed), given)
 
 
-def timed(turn: Callable[[int], None], steps: int) -> int:
+def timed(turns: list[Callable[[int], None]], steps: int) -> list[int]:
     """Mean step of blocks of ten, the GPU awaited at their ends; the median of these."""
-    blocks = []
+    blocks: list[list[int]] = [[] for _ in turns]
     for block in range(steps // 10):
-        begin = time.perf_counter_ns()
-        for number in range(block * 10, block * 10 + 10):
-            turn(number)
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        blocks.append((time.perf_counter_ns() - begin) // 10)
-    return int(statistics.median(blocks[2:]))
+        for turn, times in zip(turns, blocks, strict=True):
+            begin = time.perf_counter_ns()
+            for number in range(block * 10, block * 10 + 10):
+                turn(number)
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            times.append((time.perf_counter_ns() - begin) // 10)
+    return [int(statistics.median(times[2:])) for times in blocks]
 
 
 def profiled(turn: Callable[[int], None], given: argparse.Namespace) -> None:

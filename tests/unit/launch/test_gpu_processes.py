@@ -1,22 +1,25 @@
 """Which processes use the GPU and were recorded: on real spawned and forked children.
 
-There is no GPU here: a process "uses" it that has mapped the math library.
+There is no GPU here: a process "uses" it that has mapped the C library and opened a pipe.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
+from nvprobe.launch.finish import recorded_pids
 from nvprobe.launch.gpu_processes import GpuProcesses
 
-STAND_IN = "libc"
+STAND_IN = "libc", ("pipe:", "socket:")
 
 
 def _wait(parent: Connection) -> None:
@@ -42,7 +45,7 @@ def test_every_worker_is_listed_as_recorded_or_with_a_remedy(
 ) -> None:
     method, process = worker
     assert process.pid is not None
-    seen = GpuProcesses(os.getpid(), STAND_IN)
+    seen = GpuProcesses(os.getpid(), *STAND_IN)
     seen.look()
     assert process.pid in seen.seen
     mine = [line for line in seen.lines({process.pid}) if f" {process.pid} " in line]
@@ -53,6 +56,21 @@ def test_every_worker_is_listed_as_recorded_or_with_a_remedy(
 
 
 def test_processes_that_use_no_gpu_are_not_listed() -> None:
-    seen = GpuProcesses(os.getpid(), "libcuda-of-no-machine")
+    seen = GpuProcesses(os.getpid(), "libcuda-of-no-machine", STAND_IN[1])
     seen.look()
     assert not seen.seen
+
+
+def test_a_process_that_only_maps_the_driver_uses_no_gpu(
+    worker: tuple[str, BaseProcess],
+) -> None:
+    seen = GpuProcesses(os.getpid(), STAND_IN[0], ("/dev/nvidia-of-no-machine",))
+    seen.look()
+    assert not seen.seen
+
+
+def test_nothing_is_called_missing_where_the_export_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvprobe.readers", None)  # as where its libraries are missing
+    assert recorded_pids(tmp_path / "report.sqlite") is None
