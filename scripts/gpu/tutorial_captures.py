@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The runs of docs/tutorial.md on a GPU: the program as it is and with worker processes.
+"""The runs of docs/tutorial.md on a GPU, before and after the change, and that of example 00.
 
     python3 scripts/gpu/tutorial_captures.py --out FOLDER [--side 24, to try it without a GPU]
 
-Writes ``tutorial.tar.xz``: the run folders ``before`` and ``after`` as the tutorial reads them, the
-reports slimmed to the tables that nvprobe reads, without folders, hosts and environments; and
-``tutorial.log``: what each command printed. About a minute.
+Writes ``tutorial.tar.xz``: the run folders ``first``, ``before`` and ``after`` as the pages read
+them, the reports slimmed to the tables that nvprobe reads, without folders, hosts and environments;
+and ``tutorial.log``: what each command printed. About a minute.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts" / "gpu")]
 from examples_capture import scrub_line, slim  # noqa: E402
 
-PROGRAM = "examples/tutorial/train.py"
-RUNS = {"before": [], "after": ["--workers", "8"]}
+RUNS = {
+    "before": ["20:30", "examples/tutorial/train.py"],
+    "after": ["20:30", "examples/tutorial/train.py", "--workers", "8"],
+    "first": ["10:15", "examples/00_train.py"],
+}
+"""The steps to capture and the command of each run."""
 
 
 def launched(folder: Path, words: list[str]) -> str:
     """One run of the program; what was printed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = [
-        sys.executable, "-m", "nvprobe", "launch", "--force", "--steps", "20:30", "-o",
-        str(folder), PROGRAM, *words,
+        sys.executable, "-m", "nvprobe", "launch", "--force", "-o", str(folder), "--steps", *words,
     ]  # fmt: skip
     done = subprocess.run(
         ["timeout", "120", *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, check=False,
@@ -62,10 +65,11 @@ def main() -> int:
     log = ""
     with tarfile.open(out / "tutorial.tar.xz", "w:xz") as archive:
         for name, words in RUNS.items():
-            log += launched(out / "runs" / name, [*words, *side])
+            log += launched(out / "runs" / name, [*words, *(side if name != "first" else [])])
             (out / "tutorial.log").write_text(log)
-            clean(out / "runs" / name, out / "clean" / name)
-            archive.add(out / "clean" / name, arcname=name)
+            if (out / "runs" / name / "report.sqlite").exists():
+                clean(out / "runs" / name, out / "clean" / name)
+                archive.add(out / "clean" / name, arcname=name)
     print(log)
     return 0
 
