@@ -160,11 +160,10 @@ def light_loader(fixed: bool) -> Step:
         rows, 256, shuffle=True, drop_last=True, pin_memory=CUDA, **(workers if fixed else {})
     )
     width = size(8192)
-    model = nn.Sequential(
-        nn.Linear(size(1024), width), nn.ReLU(),
-        *(part for _ in range(10) for part in (nn.Linear(width, width), nn.ReLU())),
-        nn.Linear(width, 10),
-    ).to(DEVICE, BF16)  # fmt: skip
+    parts: list[nn.Module] = [nn.Linear(size(1024), width, device=DEVICE), nn.ReLU()]
+    for _ in range(10):
+        parts += [nn.Linear(width, width, device=DEVICE, dtype=BF16), nn.ReLU()]
+    model = nn.Sequential(*parts, nn.Linear(width, 10)).to(DEVICE, BF16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = endless(loader)
 
@@ -191,7 +190,8 @@ def hugging_face_gpt2(fixed: bool) -> Step:
         n_embd=768 if CUDA else 32, use_cache=False,
         attn_implementation="sdpa" if fixed else "eager",
     )  # fmt: skip
-    model = GPT2LMHeadModel(config).to(DEVICE, BF16).train()
+    with torch.device(DEVICE):
+        model = GPT2LMHeadModel(config).to(BF16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
     ids = torch.randint(0, size(16384), (size(8), size(1024)), device=DEVICE)
 
@@ -425,7 +425,8 @@ def actor_critic(fixed: bool) -> Step:
 def recommender(fixed: bool) -> Step:
     """Item factors with dense gradients and Adam; fixed: sparse ones and SparseAdam."""
     items, width = size(4_000_000), 64
-    table = nn.EmbeddingBag(items, width, mode="mean", sparse=fixed).to(DEVICE)  # <- recommender
+    kind = {"mode": "mean", "sparse": fixed, "device": DEVICE}
+    table = nn.EmbeddingBag(items, width, **kind)  # <- recommender
     tower = nn.Sequential(nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, width)).to(DEVICE)
     others = torch.optim.Adam(tower.parameters(), lr=1e-3)
     sparse = torch.optim.SparseAdam if fixed else torch.optim.Adam
@@ -479,7 +480,8 @@ def token_by_token(fixed: bool) -> Step:
     """Decoding with a static cache, launched kernel by kernel; fixed: a CUDA graph."""
     depth, batch, heads, length = 24 if CUDA else 2, 8, size(16), size(512)
     width = size(1024, 64)
-    layers = nn.ModuleList(Layer(width, heads) for _ in range(depth)).to(DEVICE, BF16).eval()
+    with torch.device(DEVICE):
+        layers = nn.ModuleList(Layer(width, heads) for _ in range(depth)).to(BF16).eval()
     embedding = nn.Embedding(8192, width).to(DEVICE, BF16)
     caches = torch.zeros(depth, 2, batch, heads, length, width // heads, device=DEVICE, dtype=BF16)
     token = torch.zeros(batch, dtype=torch.long, device=DEVICE)
@@ -526,7 +528,8 @@ def token_by_token(fixed: bool) -> Step:
 @pair("implicit_sync")
 def running_loss(fixed: bool) -> Step:
     """The loss of each micro-batch read, where the GPU is far behind: nothing to gain."""
-    model = GPT(size(8192), size(1024), 8, size(16), size(1024)).to(DEVICE, BF16)
+    with torch.device(DEVICE):
+        model = GPT(size(8192), size(1024), 8, size(16), size(1024)).to(BF16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
     ids = torch.randint(0, size(8192), (2, 8 if CUDA else 2, size(1024) + 1), device=DEVICE)
 
@@ -716,7 +719,8 @@ def compiled_encoder(fixed: bool) -> Step:
 @pair("none")
 def compiled_layers(fixed: bool) -> Step:
     """A GPT compiled layer by layer, fed ahead from pinned memory: nothing wrong with it."""
-    model = GPT(size(8192), size(2048), 4, size(16), size(1024)).to(DEVICE, BF16)
+    with torch.device(DEVICE):
+        model = GPT(size(8192), size(2048), 4, size(16), size(1024)).to(BF16)
     for layer in model.layers:
         layer.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
@@ -796,7 +800,8 @@ def physics_in_double(fixed: bool) -> Step:
 @pair("weight_casts")
 def mixed_micro_batches(fixed: bool) -> Step:
     """Six small micro-batches, each with an autocast of its own; fixed: one around them all."""
-    model = GPT(size(4096), size(1024), 6, size(16), size(256)).to(DEVICE)
+    with torch.device(DEVICE):
+        model = GPT(size(4096), size(1024), 6, size(16), size(256))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
     ids = torch.randint(0, size(4096), (6, 4, size(256) + 1), device=DEVICE)
 
