@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nvprobe.analysis.student import t_quantile
+
 Matrix = npt.NDArray[Any]
 """float64 of shape (steps, columns), one run."""
 
@@ -175,16 +177,3 @@ def noise_floor(before: Sequence[Matrix], after: Sequence[Matrix], tested: Matri
     times = t_quantile(free + _PRIOR_RUNS, 1 - (1 - CONFIDENCE) / 2 / tests)
     spread = np.sqrt(variance * sum(1 / len(side) for side in sides))
     return Floor(times * spread, measured=True, runs=sum(len(side) for side in sides))
-
-
-def t_quantile(free: float, share: float) -> float:
-    """Student's t: the value that ``share`` of the distribution lies below.
-
-    With ``t = sqrt(free) tan(a)`` the density is ``cos(a) ** (free - 1)``, which is integrated.
-    """
-    free = max(free, 1.0)
-    angle = np.linspace(0, np.pi / 2, 200_001)
-    height = np.cos(angle) ** (free - 1)
-    below = np.concatenate(([0.0], np.cumsum((height[1:] + height[:-1]) / 2)))
-    found = np.interp(share, 0.5 + below / below[-1] / 2, angle)
-    return float(np.sqrt(free) * np.tan(found))

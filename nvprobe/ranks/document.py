@@ -123,7 +123,9 @@ class Straggler(Row, frozen=True):
     kernel: Annotated[str | None, is_("kernel that takes longest in that path")]
     own_ns: Annotated[int | None, ns("its time of that cause in a typical step")]
     usual_ns: Annotated[int | None, ns("that of the other ranks, median")]
-    seen_in: Annotated[str, is_("`collectives`, or `host time` where none were recorded")]
+    seen_in: Annotated[
+        str, is_("`collectives`; `host time` without any; `GPU work` where a rank entered late")
+    ]
 
 
 class Difference(Row, frozen=True):

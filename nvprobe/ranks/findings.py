@@ -15,6 +15,7 @@ import numpy as np
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
 from nvprobe.ranks.late import typical
+from nvprobe.ranks.start_up import Behind
 from nvprobe.trace import Column
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class Facts:
     @property
     def unit(self) -> str:
         """What delays are counted by."""
-        return "step" if self.job.delays.by_steps or self.job.by_host_time else "collective"
+        return (
+            "step" if self.job.delays.by_steps or self.job.seen_in == "host time" else "collective"
+        )
 
 
 def verdict(facts: Facts) -> str:
@@ -71,6 +74,8 @@ def verdict(facts: Facts) -> str:
         )
     if len(facts.job.numbers) < 2:
         return "A single rank: nothing to compare it with"
+    if facts.job.behind:
+        return f"No straggler: {_entered(facts, facts.job.behind[0])}"
     if not facts.groups:
         return "No straggler: no collective was recorded on two ranks, and host times are alike"
     waited, moved = (sum(getattr(g, name) for g in facts.groups) for name in _SPLIT)
@@ -98,8 +103,24 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "nothing"
 
 
+def _entered(facts: Facts, one: Behind) -> str:
+    """``rank 0 arrives last because it entered the capture 208 ms later; …``."""
+    return (
+        f"rank {facts.job.numbers[one.rank]} arrives last because it entered the capture "
+        f"{duration(one.entered_ns)} later; its host takes no longer"
+    )
+
+
 def _late(facts: Facts, one: Straggler) -> str:
     """``Rank 1 is late: the others wait 1.56 ms per step (10% of it) for its GPU work in step``."""
+    if facts.job.behind and facts.job.seen_in == "GPU work":
+        first = facts.job.behind[0]
+        return (
+            f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others, "
+            f"in {short_path(one.path or 'no path', 40)}; nobody waits for it here: rank "
+            f"{facts.job.numbers[first.rank]} entered the capture {duration(first.entered_ns)} "
+            "later"
+        )
     of_step = ""
     if facts.unit == "step" and facts.job.step_ns:
         of_step = f" ({one.late_ns / facts.job.step_ns:.0%} of it)"
@@ -123,7 +144,7 @@ def _cause(one: Straggler) -> str:
 
 def findings(facts: Facts) -> list[Finding]:
     """All findings, stragglers first."""
-    rules = (_stragglers, _slow_groups, _exposed, _bubbles, _uneven, _different)
+    rules = (_stragglers, _start_up, _slow_groups, _exposed, _bubbles, _uneven, _different)
     return [finding for rule in rules for finding in rule(facts)]
 
 
@@ -146,7 +167,7 @@ def _stragglers(facts: Facts) -> Iterator[Finding]:
                 "clock_error_ns": facts.job.clocks.error_ns,
                 "waiting_ranks": len(facts.job.numbers) - 1,
             },
-            saves_ns=_saving(facts, one, alone) if facts.unit == "step" else None,
+            saves_ns=_saving(facts, one, alone),
             try_=list(_TRY[one.cause or "other"]),
         )
 
@@ -165,13 +186,38 @@ def _alone(delays: Column) -> Column:
     return alone
 
 
-def _saving(facts: Facts, one: Straggler, alone: Column) -> int:
+def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
     """At most what this rank is later than the next one, per typical step."""
     job = facts.job
-    if job.by_host_time or not alone.size:
+    if facts.unit != "step" or job.seen_in == "GPU work":
+        return None
+    if job.seen_in == "host time" or not alone.size:
         return one.late_ns
     row = job.numbers.index(one.rank)
     return max(int(typical(alone[row][None, :])[0]), 0)
+
+
+def _start_up(facts: Facts) -> Iterator[Finding]:
+    """Ranks that are behind since the capture began: waiting for them is nobody's saving."""
+    for one in facts.job.behind:
+        yield Finding(
+            id="entered_late",
+            title=_entered(facts, one).capitalize(),
+            severity="info",
+            ranks=[facts.job.numbers[one.rank]],
+            evidence={
+                "late_ns": one.late_ns,
+                "entered_later_ns": one.entered_ns,
+                "host_ns": one.host_ns,
+                "usual_host_ns": one.usual_host_ns,
+            },
+            saves_ns=None,
+            try_=[
+                "nvprobe analyze of this rank: its GPU waits for its host, as the others' would if "
+                "they had entered together",
+                "capture later steps, after all ranks have waited for one another",
+            ],
+        )
 
 
 def _slow_groups(facts: Facts) -> Iterator[Finding]:

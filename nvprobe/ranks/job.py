@@ -15,6 +15,7 @@ from nvprobe.ranks.late import Delays, delays, typical
 from nvprobe.ranks.map import GPU, HOST
 from nvprobe.ranks.match import AllCollectives, GroupNames, collected, matched
 from nvprobe.ranks.roster import Roster, roster
+from nvprobe.ranks.start_up import Behind, behind, by_own_kernels
 from nvprobe.ranks.stragglers import (
     Excess,
     Straggler,
@@ -51,8 +52,10 @@ class Job:
     step_ns: int | None
     """A typical step of a typical rank."""
     stragglers: tuple[tuple[Straggler, Excess | None], ...]
-    by_host_time: bool
-    """Whether stragglers come from host time alone."""
+    seen_in: str
+    """What shows the stragglers: ``collectives``, ``GPU work`` or ``host time``."""
+    behind: tuple[Behind, ...]
+    """Ranks that are late only because they entered the capture late."""
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -83,18 +86,37 @@ def job(found: Sequence[Summary]) -> Job:
         members.exposed_ns, len(ranks.ranks),
     )  # fmt: skip
     spent, step_ns = work(ranks.ranks), _step_ns(ranks.ranks)
-    unit_ns = step_ns if late.by_steps else _between(members, code)
-    named = [
-        (one, excess(spent, one.rank, one.late_ns))
-        for one in stragglers(late, clocks.error_ns or 0, unit_ns)
-    ]
-    alone = not len(members)
-    if alone:
-        named = list(by_own_time(spent, step_ns))
+    named, seen_in, entered = _named(ranks, clocks, late, members, code, spent, step_ns)
     return Job(
         ranks, groups, texts, table, members, code, clocks, one_capture, late, spent, step_ns,
-        tuple(named), alone,
+        tuple(named), seen_in, tuple(entered),
     )  # fmt: skip
+
+
+def _named(
+    ranks: Roster,
+    clocks: RankClocks,
+    late: Delays,
+    members: AllCollectives,
+    code: Column,
+    spent: Work,
+    step_ns: int | None,
+) -> tuple[list[tuple[Straggler, Excess | None]], str, list[Behind]]:
+    """(stragglers with their causes, what shows them, ranks that only entered late)."""
+    if not len(members):
+        return list(by_own_time(spent, step_ns)), "host time", []
+    error, unit_ns = clocks.error_ns or 0, step_ns if late.by_steps else _between(members, code)
+    named: list[tuple[Straggler, Excess | None]] = []
+    entered = []
+    for one in stragglers(late, error, unit_ns):
+        cause = excess(spent, one.rank, one.late_ns)
+        if (only := behind(ranks.ranks, clocks, one, cause)) is not None:
+            entered.append(only)
+        elif cause is not None or one.sure:
+            named.append((one, cause))
+    if entered and not named:
+        return list(by_own_kernels(ranks.ranks, entered, error)), "GPU work", entered
+    return named, "collectives", entered
 
 
 def _clocks(
@@ -257,7 +279,7 @@ def _stragglers(found: Job) -> list[document.Straggler]:
                 kernel=kernel,
                 own_ns=None if cause is None else cause.ns,
                 usual_ns=None if cause is None else cause.usual_ns,
-                seen_in="host time" if found.by_host_time else "collectives",
+                seen_in=found.seen_in,
             )
         )
     return out

@@ -23,7 +23,7 @@ from nvprobe.analysis.overlap.arrivals import Arrivals, arrivals
 from nvprobe.attribution.intervals import runs
 from nvprobe.trace import Column
 
-_START_UP = 3
+START_UP = 3
 """From so many steps on the first one does not count: ranks enter a capture at different times."""
 
 
@@ -44,7 +44,7 @@ class Delays:
     @property
     def steady(self) -> Column:
         """``by_step`` without the start of the capture."""
-        return self.by_step[:, 1:] if self.by_step.shape[1] >= _START_UP else self.by_step
+        return self.by_step[:, 1:] if self.by_step.shape[1] >= START_UP else self.by_step
 
 
 def delays(

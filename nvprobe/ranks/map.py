@@ -16,6 +16,7 @@ from nvprobe.analysis.path_quantities import innermost_time
 from nvprobe.analysis.steps import step_at, steps
 from nvprobe.analysis.waiting.gaps import by
 from nvprobe.analysis.waiting.host_causes import Cause
+from nvprobe.analysis.waiting.host_time import launching_calls
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.attribution.model import Attribution, Kind
@@ -27,6 +28,8 @@ from nvprobe.ranks.talk import gpu_collectives, host_collectives
 from nvprobe.trace import Column, Trace
 
 GPU, HOST, IDLE = "gpu", "host", "idle: "
+_QUEUE_FULL_NS = 1_000_000
+"""A launch takes microseconds; one that lasts so long waits."""
 
 
 def summarize(source: Source) -> list[Summary]:
@@ -120,7 +123,17 @@ class _Rank:
             end=mine.end + zero,
             busy_ns=mine.gpu_busy_ns,
             idle_ns=sums(row, idle.ns, len(mine)),
+            waits_ns=np.minimum(self._host_waits(len(mine)), mine.end - mine.start),
         )
+
+    def _host_waits(self, steps: int) -> Column:
+        """By step: calls that wait for the GPU, and launches that wait for a place in its queue."""
+        calls = self.attribution.trace.calls
+        launches = launching_calls(self.attribution)
+        launches = launches[calls.end[launches] - calls.start[launches] > _QUEUE_FULL_NS]
+        rows = np.union1d(self.waits.calls.call, launches)
+        rows = rows[self.attribution.trace.threads.process[calls.thread[rows]] == self.process]
+        return sums(self._step(calls.start[rows]), calls.end[rows] - calls.start[rows], steps)
 
     def _spent(self, work: Column, paths: _Paths, texts: _Texts) -> Spent:
         """GPU work, and idle time or (without a GPU) host time."""

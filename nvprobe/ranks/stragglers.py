@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from nvprobe.analysis.student import t_quantile
 from nvprobe.ranks.late import Delays, typical
 from nvprobe.ranks.map import GPU, HOST, IDLE
 from nvprobe.ranks.summary import Summary
@@ -15,13 +16,17 @@ from nvprobe.trace import Column
 
 _MOST = 0.5
 """Share of steps in which a straggler adds a delay."""
+_LIKELY, _SURE = 0.95, 0.99
+"""Of chance alone, how often a delay varies more: enough with a cause that is recorded; without."""
 _APART = 5.0
-"""Scatters (1.4826 × median absolute deviation) by which it stands out among four ranks or more."""
-_WORTH = 0.01
+"""Scatters (1.4826 × median absolute deviation) by which it stands out from the others,"""
+_FOR_SCATTER = 4
+"""where there are as many ranks as this."""
+WORTH = 0.01
 """Of a step: less is not worth a name."""
 _BY_HOST_TIME = 0.1
 """Of a step: host times of ranks differ by less for no reason."""
-_EXPLAINS = 0.3
+EXPLAINS = 0.3
 """Share of the delay that what a rank does longer must reach to count as its cause."""
 _ALONE = 0.5
 """Share that what it does longer in one path must reach to be named without the other paths."""
@@ -37,6 +42,8 @@ class Straggler:
     """Delay it adds in a typical step."""
     share: float
     """Of the steps, those in which it adds one worth a name."""
+    sure: bool = True
+    """Whether its delays differ too little from step to step for chance, whatever their cause."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,34 @@ def stragglers(found: Delays, error_ns: int, step_ns: int | None) -> list[Stragg
     if not steady.size:
         return []
     late, known = typical(steady), steady >= 0
-    least = max(error_ns, _WORTH * (step_ns or 0), 1)
+    least = max(error_ns, WORTH * (step_ns or 0), 1)
     share = ((steady > least) & known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     some = late[late >= 0]
     middle = np.median(some) if len(some) else 0.0
-    scatter = 1.4826 * np.median(np.abs(some - middle)) if len(some) >= 4 else 0.0
+    scatter = 1.4826 * np.median(np.abs(some - middle)) if len(some) >= _FOR_SCATTER else 0.0
     chosen = (late > least) & (share > _MOST) & (late > middle + _APART * scatter)
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(-late[rows], kind="stable")]
-    return [Straggler(int(row), int(late[row]), float(share[row])) for row in rows]
+    return [
+        Straggler(int(row), int(late[row]), float(share[row]), _beyond_chance(steady, row, _SURE))
+        for row in rows.tolist()
+        if _beyond_chance(steady, row, _LIKELY)
+    ]
+
+
+def _beyond_chance(delays: Column, row: int, confidence: float) -> bool:
+    """Whether a rank adds more delay than the others by more than steps vary (Student's t).
+
+    Of two ranks one always is the later one: in three steps by chance the same one twice. A single
+    step shows nothing by itself; there four ranks or more have shown how far apart they are.
+    """
+    known = delays[row] >= 0
+    others = np.delete(delays[:, known], row, axis=0)
+    more = delays[row, known] - np.maximum(others, 0).mean(axis=0)
+    if len(more) < 2:
+        return len(delays) >= _FOR_SCATTER and confidence < _SURE
+    error = more.std(ddof=1) / len(more) ** 0.5
+    return bool(more.mean() > t_quantile(len(more) - 1, confidence) * error)
 
 
 def work(ranks: Sequence[Summary]) -> Work:
@@ -132,7 +158,7 @@ def excess(found: Work, rank: int, late_ns: int) -> Excess | None:
     categories = np.array([_category(kind) for kind in found.kind])
     totals = {one: float(more[categories == one].sum()) for one in np.unique(categories).tolist()}
     category = max(totals, key=lambda one: totals[one])
-    if totals[category] <= 0 or totals[category] < _EXPLAINS * late_ns:
+    if totals[category] <= 0 or totals[category] < EXPLAINS * late_ns:
         return None
     most = int(np.argmax(np.where(categories == category, more, -np.inf)))
     usual = int(others[categories == category].sum())

@@ -22,6 +22,9 @@ class Steps(Table):
     end: Column = column("i8", "end on the host", unit="ns")
     busy_ns: Column = column("i8", "time in which its GPU ran anything it called for", unit="ns")
     idle_ns: Column = column("i8", "GPU idle time inside it", unit="ns")
+    waits_ns: Column = column(
+        "i8", "its host waits for the GPU, or for a place in its queue", unit="ns"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from nvprobe.analysis.student import t_quantile
 from nvprobe.comparison.statistics import (
     ASSUMED_FLOOR,
     estimate,
     mean_bounds,
     noise_floor,
-    t_quantile,
 )
 
 ONE = np.array([True])
