@@ -238,6 +238,8 @@ class Oracle:
         method = "launch"
         if call and call[1] in self.autograd and not self.open_ranges(call[1], call[2]):
             method = "inherited"
+        if call and any(self._repeated(r) for r in self.open_ranges(call[1], call[2])):
+            method = "repeated"
         graph = int(ops.graph_node[op]) != 0 or int(ops.kind[op]) == OpKind.GRAPH
         if call:
             name = self.strings[int(self.trace.calls.name[call[0]])]
@@ -255,6 +257,10 @@ class Oracle:
         if smallest is not None and 0 < correlation < smallest:
             return None, "launched_before_window"
         return None, "no_launch_record"
+
+    def _repeated(self, r: tuple) -> bool:
+        """A node that was recorded in an equal run of the autograd engine only."""
+        return int(self.trace.ranges.source[r[3]]) == RangeSource.REPEATED
 
     def own_path(self, row: int) -> tuple[str, ...]:
         """The path of a range at its start, itself last."""

@@ -36,13 +36,15 @@ class Method(IntEnum):
 
     LAUNCH = 0
     INHERITED = 1
-    GRAPH_CAPTURE = 2
-    GRAPH_LAUNCH = 3
-    LAUNCHED_BEFORE_WINDOW = 4
-    NO_LAUNCH_RECORD = 5
-    UNIFIED_MEMORY = 6
-    OPAQUE_GRAPH = 7
-    NO_RANGE_OPEN = 8
+    REPEATED = 2
+    """Within a backward node that was not recorded here but in an equal engine run."""
+    GRAPH_CAPTURE = 3
+    GRAPH_LAUNCH = 4
+    LAUNCHED_BEFORE_WINDOW = 5
+    NO_LAUNCH_RECORD = 6
+    UNIFIED_MEMORY = 7
+    OPAQUE_GRAPH = 8
+    NO_RANGE_OPEN = 9
 
     @property
     def resolved(self) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.attribution.intervals import runs
+from nvprobe.attribution.intervals import Coverage, runs
 from nvprobe.attribution.model import Method
 from nvprobe.attribution.paths import NO_PATH, OpenPaths
-from nvprobe.trace import NO_ROW, Calls, Column, GraphNodes, OpKind, Ops, Trace
+from nvprobe.trace import NO_ROW, Calls, Column, GraphNodes, OpKind, Ops, RangeSource, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
 
 
@@ -193,10 +193,21 @@ def owners(trace: Trace, look_up: OpenPaths) -> tuple[Column, Column, Column]:
     inherits = look_up.autograd[thread] & (own < 0)
     method = np.full(len(ops), Method.LAUNCH, np.int8)
     method[started[inherits[of_op]]] = Method.INHERITED
+    method[started[_repeated(trace, thread, time)[of_op]]] = Method.REPEATED
     _follow_graphs(trace, look_up, ops, call, path, method)
     lost = np.flatnonzero(path < 0)
     method[lost] = _reasons(trace, ops.take(lost), calls, call[lost])
     return call, path, method
+
+
+def _repeated(trace: Trace, thread: Column, time: Column) -> Column:
+    """Bool per call: inside a backward node that only an equal engine run recorded."""
+    ranges = trace.ranges
+    rows = np.flatnonzero(ranges.source == RangeSource.REPEATED)
+    inside = Coverage.of(
+        ranges.thread[rows], ranges.start[rows], ranges.end[rows], len(trace.threads)
+    )
+    return inside.contains(thread, time)
 
 
 def _distinct(rows: Column, size: int) -> tuple[Column, Column]:

@@ -1,9 +1,10 @@
 """Names of backward nodes as NVTX ranges, without backward hooks.
 
-While an NVTX tool listens, each run of the autograd engine is surrounded by torch's NVTX profiler
-state, limited to backward nodes (``AddmmBackward0, seq = 12``) and user scopes. The engine carries
-the state to its worker threads; operators outside the engine are not touched. The number leads to
-the module call that made the node: see the sidecar's ``module`` rows.
+While an NVTX tool listens, runs of the autograd engine are surrounded by torch's NVTX profiler
+state: all of them, or the first ones of each kind (`engine_runs`). The state is limited to backward
+nodes (``AddmmBackward0, seq = 12``) and user scopes. The engine carries it to its worker threads;
+operators outside the engine are not touched. The number leads to the module call that made the
+node: see the sidecar's ``module`` rows.
 
 The state excludes torch.profiler at the same time, so it stays away while one is running.
 ``_engine_run_backward`` exists in torch 2.2 to 2.13; ``ProfilerConfig`` and ``_enable_profiler``
@@ -15,7 +16,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import awake, emitter
+from nvprobe.instrumentation import awake, emitter, engine_runs
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.hooks import Hooks, around
 
@@ -40,31 +41,38 @@ def uninstall() -> None:
 
 @around
 def _run_backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The engine's entry, with names for the nodes that it runs."""
-    if compiling_module.compiling() or not awake.now:
+    """The engine's entry, with names for the nodes that it runs where they are needed."""
+    if compiling_module.compiling() or not awake.now or not _hooks.active:
         return original(*args, **kwargs)
     import torch
 
-    end = _begin(torch)
-    if end is None:
+    if _is_taken(torch):
         return original(*args, **kwargs)
+    named, mark = engine_runs.begins(torch, args[0] if args else (), (*args[1:], *kwargs.values()))
+    end = _begin(torch) if named else None
+    if end is None and (named or mark is None):
+        return original(*args, **kwargs)
+    if mark is not None:
+        emitter.mark(mark)
     try:
         return original(*args, **kwargs)
     finally:
-        end()
+        if end is not None:
+            end()
+        if mark is not None:
+            emitter.mark(engine_runs.ENDS)
+
+
+def _is_taken(torch: Any) -> bool:
+    """Whether another profiler runs, or a node runs the engine: it is part of that node's run."""
+    inside: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return bool(torch.autograd._profiler_enabled()) or (inside is not None and inside() >= 0)
 
 
 def _begin(torch: Any) -> Callable[[], object] | None:
-    """Turn the state on for this thread and give what ends it.
-
-    None where another profiler runs or torch cannot.
-    """
-    if not _hooks.active:
-        return None
+    """Turn the state on for this thread and give what ends it; None where torch cannot."""
     try:
         end: Callable[[], object] = torch.autograd._disable_profiler
-        if torch.autograd._profiler_enabled():
-            return None
         torch.autograd._enable_profiler(*_arguments(torch))
     except Exception as error:
         _hooks.undo()  # it will not work the next time either

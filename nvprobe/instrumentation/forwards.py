@@ -93,6 +93,9 @@ def record_of(module: nn.Module) -> Record | None:
 find_root: Callable[[Any, type], Record | None] | None = None
 """Asked for the record of an instance without one; set by `discovery`."""
 
+root_called: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
+"""Called with each call of a root while awake; set by `engine_runs`."""
+
 run_root: Callable[..., Any] | None = None
 """Does what `call` does, in the root's phase, with the same arguments; set by `phases`."""
 
@@ -201,6 +204,8 @@ def call(
     """What the wrapper does, for roots."""
     if not awake.now:
         return original(module, *args, **kwargs)
+    if root_called is not None:
+        root_called(module, args, kwargs)
     number = _next_sequence if sidecar.is_open() else None
     first, start = (number(), time.time_ns()) if number else (0, 0)
     emitter.push(record.label)  # type: ignore[arg-type]
@@ -349,9 +354,11 @@ def add_hooks(module: nn.Module, record: Record) -> None:
     compilation = compiling_module
     open_ranges = threading.local()
 
-    def enter(module: object, args: object) -> None:
+    def enter(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Open the range."""
         if not compilation.compiling() and awake.now:
+            if root_called is not None and record.within is None:
+                root_called(module, args, kwargs)
             if sidecar.is_open():
                 places.called(record, record.within)
             open_ranges.depth = getattr(open_ranges, "depth", 0) + 1
@@ -364,7 +371,7 @@ def add_hooks(module: nn.Module, record: Record) -> None:
             emitter.pop()
 
     torch_hooks.hide_from_dynamo([enter, leave])
-    module.register_forward_pre_hook(enter, prepend=True)
+    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
     module.register_forward_hook(leave, always_call=True)
 
 
@@ -377,3 +384,4 @@ def drop_record(module: nn.Module) -> None:
             if getattr(hook, "__module__", None) == __name__:
                 del hooks[key]
                 module._forward_hooks_always_called.pop(key, None)
+                module._forward_pre_hooks_with_kwargs.pop(key, None)

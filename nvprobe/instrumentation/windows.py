@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nvprobe.instrumentation import awake, emitter
+from nvprobe.instrumentation import awake, emitter, engine_runs
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.hooks import Hooks, around
 
@@ -42,6 +42,7 @@ def window() -> Iterator[None]:
     """
     awake.wake()
     _profiler("cudaProfilerStart")
+    engine_runs.recording()
     try:
         yield
     finally:
@@ -69,7 +70,10 @@ def _profiler(name: str) -> None:
 def _start(original: Callable[[], Any]) -> Any:
     """Wake, then start."""
     awake.wake()
-    return original()
+    try:
+        return original()
+    finally:
+        engine_runs.recording()
 
 
 @around

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from nvprobe.instrumentation import awake
+from nvprobe.instrumentation import awake, engine_runs
 from nvprobe.launch.groups import AWAKE_STEPS, GroupTimer, groups_before, synchronize
 
 log = logging.getLogger("nvprobe")
@@ -189,6 +189,7 @@ class StepWatch:
         for recorder in self.recorders:
             _quietly(recorder.open)
         if self.recorders:
+            engine_runs.recording()
             self.timer.plan_window(self.opened, self.last)
         self._say()
 

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from nvprobe.attribution import attribute
+from nvprobe.attribution.repeated import with_repeated_nodes
 from nvprobe.errors import InputError, UsageError
 from nvprobe.merging.alignment import align
 from nvprobe.merging.clock import Offset, clock_offset
@@ -84,7 +85,7 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
 def _loaded(profiles: list[Path], traces: list[Trace], *, one_run: bool) -> Trace:
     if not profiles:
         return of_one_run(traces, one_run=one_run)
-    profile = load_one(profiles[0])
+    profile = with_repeated_nodes(load_one(profiles[0]))
     return combine(profile, of_one_run(traces, one_run=one_run)) if traces else profile
 
 

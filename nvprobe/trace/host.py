@@ -29,6 +29,8 @@ class RangeSource(IntEnum):
     """torch.profiler ``nn.Module`` frame."""
     PYTHON = 4
     """torch.profiler Python function frame, loaded on demand."""
+    REPEATED = 5
+    """Not recorded: a backward node as in an equal run of the autograd engine."""
 
 
 _NEVER = "end, none where it never ended"
@@ -91,7 +93,11 @@ class Ranges(Table):
     name: Column = name_of("as recorded")
     domain: Column = name_of("NVTX domain, none for the default one")
     category: Column = name_of("NVTX category")
-    source: Column = column("i1", "nvtx, annotation, operator, module or python", enum=RangeSource)
+    source: Column = column(
+        "i1",
+        "nvtx, annotation, operator, module, python; repeated: not recorded",
+        enum=RangeSource,
+    )
     payload: Column | None = column("i8", "integer payload", missing=NO_PAYLOAD, optional=True)
 
 

@@ -1,7 +1,7 @@
 // The top of the page: verdict, step time, where the window went, the ledger, findings.
 
 const METHODS = {
-  launch: PALETTE.blue, inherited: PALETTE.sky, graph_capture: PALETTE.green, graph_launch: "#7a5195",
+  launch: PALETTE.blue, inherited: PALETTE.sky, repeated: "#88ccee", graph_capture: PALETTE.green, graph_launch: "#7a5195",
 };
 const REASONS = [PALETTE.orange, PALETTE.yellow, PALETTE.pink, PALETTE.red, PALETTE.gray];
 

@@ -1,0 +1,148 @@
+"""Which runs of the autograd engine have their nodes named, and the marks that say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nvprobe.instrumentation import autograd, awake, emitter, engine_runs, forwards
+from nvprobe.instrumentation.forwards import make_record
+from tests.unit.test_awake import state
+
+torch = pytest.importorskip("torch")
+
+__all__ = ["state"]  # awake, and no followers
+
+
+@pytest.fixture
+def marks(state: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The marks written, while every run of the engine goes through the hook."""
+    written: list[str] = []
+    monkeypatch.setattr(emitter, "mark", lambda label: written.append(emitter.name_of(label)))
+    monkeypatch.setattr(autograd._hooks, "active", True)
+    monkeypatch.setattr(autograd, "_begin", lambda _torch: lambda: None)
+    monkeypatch.setattr(engine_runs, "_signatures", None)
+    monkeypatch.setattr(forwards, "root_called", None)
+    for module in (torch.autograd, torch.autograd.graph):
+        wrapped = autograd._run_backward(module._engine_run_backward)
+        monkeypatch.setattr(module, "_engine_run_backward", wrapped)
+    return written
+
+
+class Net(torch.nn.Linear):
+    """A root module."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def __call__(self, *args: Any) -> Any:
+        record = make_record("Net", None, emitter.label("Net", emitter.Category.MODULE))
+        return forwards.call(torch.nn.Linear.forward, record, self, args, {})
+
+
+def run(net: Net, rows: int = 2, **arguments: Any) -> None:
+    net(torch.ones(rows, 4)).sum().backward(**arguments)
+    net.weight.grad = None
+
+
+def begun(marks: list[str]) -> list[str]:
+    """The marks of begins, without their common words; each has its end."""
+    assert marks[1::2] == ["nvprobe engine run ends"] * (len(marks) // 2)
+    return [mark.removeprefix("nvprobe engine run ") for mark in marks[::2]]
+
+
+def test_nobody_marks_runs_before_a_recorder_records(marks):
+    run(Net())
+    assert marks == []
+
+
+def test_two_runs_of_a_signature_are_named_and_a_few_later_ones(marks):
+    engine_runs.recording()
+    net = Net()
+    for _ in range(17):
+        run(net)
+    named = [at for at, mark in enumerate(begun(marks), 1) if mark.endswith("named")]
+    assert named == [1, 2, 16]
+
+
+def test_what_differs_has_a_signature_of_its_own(marks):
+    engine_runs.recording()
+    net = Net()
+    run(net)
+    run(net, rows=3)
+    run(net.eval())
+    run(net.train(), retain_graph=True)
+    net(torch.ones(2, 4)).sum().backward()
+    net(torch.ones(2, 4)).sum().backward()  # adds to gradients
+    run(Net())
+    assert begun(marks) == [f"{n} named" for n in (0, 1, 2, 3, 0, 4, 5)]
+
+
+def test_a_run_without_a_root_module_is_always_named(marks):
+    engine_runs.recording()
+    for _ in range(4):
+        torch.ones(2, requires_grad=True).sum().backward()
+    assert marks == []
+
+
+def test_a_second_run_of_one_forward_pass_is_known_by_the_first(marks):
+    engine_runs.recording()
+    net = Net()
+    for _ in range(3):
+        loss = net(torch.ones(2, 4)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        net.weight.grad = None
+    assert begun(marks) == ["0 named", "1 named", "0 named", "1 named", "0", "1"]
+
+
+def test_a_run_inside_a_node_is_part_of_that_nodes_run(marks):
+    class Reentrant(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                torch.ones(2, requires_grad=True).sum().backward()
+            return gradient
+
+    engine_runs.recording()
+    Reentrant.apply(Net()(torch.ones(2, 4))).sum().backward()
+    assert begun(marks) == ["0 named"]
+
+
+def test_asleep_everything_is_forgotten(marks):
+    engine_runs.recording()
+    net = Net()
+    for _ in range(3):
+        run(net)
+    awake.sleep()
+    run(net)
+    awake.wake()
+    run(net)
+    assert begun(marks) == ["0 named", "0 named", "0"]
+    assert forwards.root_called is None
+
+
+def test_another_profiler_has_the_nodes_for_itself(marks):
+    engine_runs.recording()
+    with torch.autograd.profiler.profile():
+        run(Net())
+    assert marks == []
+
+
+def test_what_cannot_be_compared_is_always_named(marks):
+    class Shapeless(torch.Tensor):
+        @property
+        def shape(self) -> Any:
+            raise RuntimeError("no shape")
+
+    engine_runs.recording()
+    net = Net()
+    for _ in range(4):
+        net(torch.ones(2, 4).as_subclass(Shapeless)).sum().as_subclass(torch.Tensor).backward()
+        net.weight.grad = None
+    assert all(mark.endswith("named") for mark in begun(marks))
