@@ -31,10 +31,10 @@ html_theme_options = {
 
 
 def prepare(app: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links out of docs/ to the repository; make the lists of two pages the navigation."""
+    """Lead links out of docs/ to the repository; make the lists of three pages the navigation."""
     folder = (DOCS / page).parent
     source[0] = LINK.sub(lambda found: outside(page, folder, found[1]), source[0])
-    if page in ("index", "cli"):
+    if page in ("index", "cli", "examples"):
         first, *sections = re.split(r"^## ", source[0], flags=re.MULTILINE)
         source[0] = "## ".join([first, *(section + toctree(section) for section in sections)])
 

@@ -2,8 +2,7 @@
 
     nvprobe launch --steps 5:15 torchrun --nproc-per-node 2 examples/13_late_rank.py
 
-On two GPUs, or two processes of the CPU. Advised: see why rank 1 has to wait for its data.
-``--fixed`` gives it the disk of the others.
+Advised: see why rank 1 has to wait for its data. ``--fixed`` gives it the disk of the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program of the tutorial (docs/tutorial.md): unpack pictures and learn their colors.
+"""The program of the tutorial: unpack pictures and learn their colors.
 
 It knows nothing of nvprobe. ``--workers 8`` is the change that the tutorial ends with.
 """

@@ -36,7 +36,7 @@ SPELLINGS = {
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "nvprobe").rglob("*.py"))
-NAMED_FILE = re.compile(r"\b(?:docs|tests|scripts|examples|nvprobe)/[\w./-]*\w")
+NAMED_FILE = re.compile(r"(?<![\w/.])(?:docs|tests|scripts|examples|nvprobe)/[\w./-]*\w")
 NAMED_MODULE = re.compile(r"`~?(nvprobe(?!\.py\b)(?:\.\w+)+)`")
 
 
@@ -74,7 +74,7 @@ def test_named_files_exist() -> None:
         f"{path.relative_to(ROOT)}:{number}: {name}"
         for path, number, line in lines()
         for name in NAMED_FILE.findall(line)
-        if not (ROOT / name).exists() and not list(ROOT.glob(f"{name}*"))
+        if not list(ROOT.glob(f"{name}*")) and not (path.parent / name).exists()
     ]
     assert not absent
 
