@@ -53,7 +53,7 @@ _NAME_KINDS = (
     (r"^(?:Optimizer|DataParallel|DistributedDataParallel)\.", Kind.PHASE),
     (
         r"(?i)^(?:data|data_?load(?:er|ing)?|h2d|to_device|forward|loss|backward|clip|"
-        r"grad_clip|optim(?:izer)?|optimizer_step|scheduler|eval(?:uation)?|zero_grad)$",
+        r"grad_clip|optim(?:izer)?|optimizer_step|scheduler|eval(?:uation)?|checkpoint|zero_grad)$",
         Kind.PHASE,
     ),
 )

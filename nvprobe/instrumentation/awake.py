@@ -57,6 +57,15 @@ def for_good() -> None:
     sleep()
 
 
+def forget() -> None:
+    """Be awake without followers, as at the start; what they put in place they take away first."""
+    global now, woken, _window, _never
+    _change(awake=False)
+    _followers.clear()
+    now = _window = True
+    woken = _never = False
+
+
 def hold() -> None:
     """Note ranges for a while though asleep: what is in a CUDA graph is seen in its capture."""
     global _held, now

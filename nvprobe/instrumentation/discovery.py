@@ -41,7 +41,8 @@ COLD_STEPS = 3
 """Steps in which models are looked for also while the instrumentation sleeps."""
 
 _options: dict[str, Any] = {}
-_constructor_wrapped = False
+_constructor: tuple[Any, Any] | None = None
+"""``nn.Module.__init__``, and what stands in its place."""
 
 
 def start(**options: Any) -> None:
@@ -74,7 +75,15 @@ def _rest_if_asleep(done: int) -> None:
 
 def stop() -> None:
     """Annotate no further models; those that are stay so."""
+    global _constructor
     forwards.find_root = None
+    if _constructor is not None:
+        from torch import nn
+
+        if _constructor[1] is nn.Module.__init__:
+            nn.Module.__init__ = _constructor[0]
+            _constructor = None
+            _met.clear()
 
 
 def _wrap_subclasses(base: type) -> None:
@@ -92,10 +101,9 @@ def _wrap_subclasses(base: type) -> None:
 
 def _wrap_constructor(base: Any) -> None:
     """Wrap classes that are defined later when their first instance is made."""
-    global _constructor_wrapped
-    if _constructor_wrapped:
+    global _constructor
+    if _constructor is not None:
         return
-    _constructor_wrapped = True
     original = base.__init__
     compilation = compiling_module
 
@@ -107,6 +115,7 @@ def _wrap_constructor(base: Any) -> None:
 
     torch_hooks.hide_from_dynamo([__init__])
     base.__init__ = __init__
+    _constructor = original, __init__
 
 
 def _give_name(module: nn.Module, owner: type) -> Record:

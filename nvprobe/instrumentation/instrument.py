@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,10 +16,12 @@ from nvprobe.instrumentation import (
     emitter,
     sidecar,
     startup,
+    steps,
     torch_hooks,
     windows,
 )
 from nvprobe.instrumentation.hooks import after_import
+from nvprobe.instrumentation.periods import periods
 
 if TYPE_CHECKING:
     from nvprobe.instrumentation.modules import Select
@@ -28,6 +31,7 @@ log = logging.getLogger("nvprobe")
 _PARTS = (
     "phases",
     "inference",
+    "trainers",
     "syncs",
     "streams",
     "compiled",
@@ -37,7 +41,7 @@ _PARTS = (
     "allocator",
 )
 """Modules with an ``install``; discovery of models is started beside them."""
-_COUNTING = ("phases", "inference", "graphs")
+_COUNTING = ("phases", "inference", "trainers", "graphs")
 """Those that find steps."""
 
 
@@ -69,6 +73,8 @@ class Options:
 
 
 _done = False
+_annotated: set[int] = set()
+"""Models that had ranges before; by identity."""
 
 
 def instrument(
@@ -121,6 +127,42 @@ def instrument(
         after_import("torch", lambda _torch: _discover(options))
 
 
+def is_on() -> bool:
+    """Whether `instrument` was called and not undone."""
+    return _done
+
+
+def remove() -> None:
+    """Undo `instrument`: the program's functions and models are as before, and no step is open.
+
+    Compiled graphs and CUDA graphs that were made meanwhile keep their ranges.
+    """
+    global _done
+    steps.forget()
+    periods.forget()
+    awake.forget()
+    for part in _PARTS:
+        module = sys.modules.get(f"nvprobe.instrumentation.{part}")
+        if module is not None:
+            module.uninstall()
+    windows.uninstall()
+    if "torch" in sys.modules:
+        _forget_models()
+    _done = False
+
+
+def _forget_models() -> None:
+    """Take the ranges from models that `instrument` has found, and not from those of `annotate`."""
+    from nvprobe.instrumentation import discovery, forwards, modules
+
+    discovery.stop()
+    for identity, model in list(modules.annotated_roots.items()):
+        if identity not in _annotated:
+            modules.remove(model)
+    if not modules.annotated_roots:
+        forwards.unwrap_classes()
+
+
 def _install(part: str) -> None:
     """Install one module; one that fails costs its own ranges and nothing else."""
     try:
@@ -137,8 +179,9 @@ def _discover(options: Options) -> None:
     if emitter.silent() and not sidecar.is_open():
         return
     try:
-        from nvprobe.instrumentation import discovery
+        from nvprobe.instrumentation import discovery, modules
 
+        _annotated.update(modules.annotated_roots)
         discovery.start(depth=options.depth, modules=options.modules)
     except Exception as error:
         log.debug("no ranges for models: %r", error)

@@ -47,6 +47,8 @@ class Periods:
         """The leading graph of inference."""
         self.others: set[int] = set()
         """Graphs replayed since the leading one."""
+        self.evaluating = False
+        """A trainer evaluates between the steps of its training (`trainers`)."""
         self.claimed = False
         """Steps of inference are marked by hooks that know them (`inference`)."""
         self.root: int | str | None = None
@@ -54,8 +56,12 @@ class Periods:
         outside of all modules, by its id."""
         self.other_roots: set[int | str] = set()
 
+    def forget(self) -> None:
+        """Know nothing of the program, as at the start."""
+        self.__init__()  # type: ignore[misc]  # the hooks hold this very object
+
     def _mine(self, *, trains: bool = False) -> bool:
-        if steps.explicit or self.claimed:
+        if steps.explicit or self.claimed or self.evaluating:
             return False
         here = threading.get_ident()
         if self.thread is None and (trains or here == threading.main_thread().ident):
@@ -80,6 +86,11 @@ class Periods:
         begun = due and self._begin(loads=True)
         self.loads = True
         return begun
+
+    def exhausted(self) -> None:
+        """A loader that has no batch left is asked: those that it gave ahead are steps yet."""
+        if self._mine():
+            self.loads = False
 
     def _evaluates(self) -> bool:
         """Whether the model that was trained last has been put into evaluation mode."""

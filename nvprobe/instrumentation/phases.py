@@ -132,7 +132,10 @@ def _loading(original: Any) -> Any:
             return original(self)
         if noted:
             _called("data", places.LOOP)
-        begun = not _exhausted(self) and periods.data()
+        exhausted = _exhausted(self)
+        begun = not exhausted and periods.data()
+        if exhausted:
+            periods.exhausted()
         try:
             return steps.wait_for(functools.partial(original, self))
         except StopIteration:
@@ -243,8 +246,11 @@ def _run_root(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a root module's call in its phase; inside another root's, or a loader, it has none."""
-    if _inside.root or steps.waiting():
+    """Run a root module's call in its phase, which it has once: not inside another root's.
+
+    Nor inside a loader, or the evaluation of a trainer.
+    """
+    if _inside.root or steps.waiting() or periods.evaluating:
         return forwards.call(original, record, module, args, kwargs)
     trains = _trains(module)
     name = _phase_of(module, trains)

@@ -74,6 +74,24 @@ def count() -> int:
     return _begun
 
 
+def count_from(done: int) -> None:
+    """Give the next step the index ``done``: so many ended before anybody counted."""
+    global _begun
+    _begun = done
+
+
+def forget() -> None:
+    """End the open step, and call and count nothing more: nobody listens any longer."""
+    global _counting
+    end()
+    _listeners.clear()
+    _end_listeners.clear()
+    if _counting:
+        _counting = False
+        emitter.push, emitter.pop = _native_push, _native_pop
+    _here.depth, _here.step_depth = 0, None
+
+
 def on_step_end(callback: Callable[[int], object]) -> None:
     """Call ``callback(n)`` right after a step's end, when ``n`` have ended."""
     _end_listeners.append(callback)

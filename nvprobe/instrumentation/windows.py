@@ -31,6 +31,11 @@ def install() -> None:
     _hooks.replace("torch.cuda.profiler", "stop", _stop)
 
 
+def uninstall() -> None:
+    """Give torch its functions back."""
+    _hooks.undo()
+
+
 @contextlib.contextmanager
 def window() -> Iterator[None]:
     """Record what runs inside: ``with nvprobe.window(): …``, as often as wanted.
