@@ -74,6 +74,15 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | Non
     return None
 
 
+_declared: Placement | None = None
+
+
+def declare(place: Placement | None) -> None:
+    """Say where this process stands where its environment does not; None takes it back."""
+    global _declared
+    _declared = place
+
+
 def placement(environment: Mapping[str, str] | None = None) -> Placement:
     """Find rank, local rank, world size and node; all None outside a distributed job.
 
@@ -81,7 +90,10 @@ def placement(environment: Mapping[str, str] | None = None) -> Placement:
         environment: The variables to read; the process's own by default.
 
     """
-    environment = os.environ if environment is None else environment
+    if environment is None:
+        if _declared is not None:
+            return _declared
+        environment = os.environ
     for launcher in _LAUNCHERS:
         rank = _number(environment, (launcher.rank,))
         if rank is None:

@@ -46,14 +46,7 @@ def start() -> StepWatch | None:
         count=steps.count,
         requests=_requests() if settings.progress else None,
     )
-    graphs = import_module("nvprobe.instrumentation.graphs")
-
-    def outside_captures(listener: Callable[[int], None]) -> Callable[[int], None]:
-        """The listener, but not while a graph is captured: CUDA then refuses to synchronize."""
-        return lambda done: None if graphs.capturing() else listener(done)
-
-    steps.on_step(outside_captures(watch.boundary))
-    steps.on_step_end(outside_captures(watch.step_ended))
+    follow_steps(watch)
     if settings.trigger == "none" and settings.torch != "none":
         after_import("torch", lambda _torch: watch.begin())
     if settings.torch != "none":
@@ -65,6 +58,19 @@ def start() -> StepWatch | None:
         keep = functools.partial(_keep_on_sigterm, watch)
         keep() if started else after_import("torch", lambda _torch: keep())
     return watch
+
+
+def follow_steps(watch: StepWatch) -> None:
+    """Report the steps of this process to ``watch``."""
+    graphs = import_module("nvprobe.instrumentation.graphs")
+    steps = import_module("nvprobe.instrumentation.steps")
+
+    def outside_captures(listener: Callable[[int], None]) -> Callable[[int], None]:
+        """The listener, but not while a graph is captured: CUDA then refuses to synchronize."""
+        return lambda done: None if graphs.capturing() else listener(done)
+
+    steps.on_step(outside_captures(watch.boundary))
+    steps.on_step_end(outside_captures(watch.step_ended))
 
 
 def _requests() -> Callable[[], int]:

@@ -101,6 +101,7 @@ class StepWatch:
         status: Path | None = None,
         count: Callable[[], int] | None = None,
         requests: Callable[[], int] | None = None,
+        bare_groups: bool = True,
     ) -> None:
         self.recorders = recorders
         self.first = first
@@ -116,7 +117,9 @@ class StepWatch:
         self.closed: int | None = None
         self.last_timed = 0
         self.durations: deque[int] = deque(maxlen=MOST_STEPS)
-        self.timer = GroupTimer(groups_before(first, warmup) if recorders else [])
+        self.timer = GroupTimer(groups_before(first, warmup) if recorders and bare_groups else [])
+        self.bare_groups = bare_groups
+        """Whether steps outside the window are timed, which synchronizes the GPU there."""
         self.pid = os.getpid()
         self.began = now
         self.requests = requests
@@ -199,7 +202,9 @@ class StepWatch:
         self.closed = self.steps
         for recorder in reversed(self.recorders):
             _quietly(recorder.close)
-        if self.recorders or self.close_at is not None:  # nsys's own clock began, and ends, earlier
+        # Without recorders it is nsys's own clock, which began, and ends, earlier.
+        ended = bool(self.recorders) or self.close_at is not None
+        if ended and self.bare_groups:
             self.timer.plan_after(self.closed)
         self._say()
 
