@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Whether a callback in place records what `nvprobe launch` records: three trainers on a GPU.
+
+    python scripts/gpu/integrations_check.py [--out FOLDER] [--only lightning,trainer,accelerate]
+
+Each program of ``programs/trained_by.py`` runs once with its callback in place and once, unedited,
+under ``nvprobe launch --backend torch --steps 10:15`` (and once more under nsys with ``--nsys``).
+Prints one JSON line per library: steps, phases, kernels and GPU busy time per step of each way, and
+whether they agree: steps, phases and kernels the same, busy time within 3 %. A failure is a row.
+About 25 s per library; all processes stop at ``--limit`` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "scripts" / "gpu" / "programs" / "trained_by.py"
+LIBRARIES = ("lightning", "trainer", "accelerate")
+LAUNCH = ["-m", "nvprobe", "launch", "-q", "--no-analyze", "-f", "--steps", "10:15"]
+CLOSE = 0.03
+
+
+def run(words: list[str], limit: float) -> None:
+    """Run Python, with this nvprobe first on the path."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    quiet = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], env={**os.environ, **quiet, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=max(1.0, limit), check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{words[-2:]}: exit code {done.returncode}: {done.stderr[-600:]}")
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What the analysis says of a run folder, per step."""
+    sys.path.insert(0, str(ROOT))
+    import nvprobe
+
+    results = nvprobe.analyze(folder)
+    steps = results.steps
+    kernels = results.events("ops")
+    phases: Counter[str] = Counter()
+    for path, row in results.ranges.iterrows():
+        parts = str(path).split("/")
+        if row["kind"] == "phase" and "." not in parts[-1]:
+            phases[f"{parts[0]}: {parts[-1]}"] += int(row["calls"])
+    operators = results.table("operators")
+    return {
+        "steps": [int(index) for index in steps["index"]],
+        "phases": dict(sorted(phases.items())),
+        "ops_per_step": [int(count) for count in steps["ops"]],
+        "ops": len(kernels),
+        "busy_us_per_step": [round(ns / 1e3, 1) for ns in steps["gpu_busy_ns"].fillna(0)],
+        "operator_calls": int(operators["calls"].sum()) if len(operators) else 0,
+    }
+
+
+def agreement(place: dict[str, Any], launched: dict[str, Any]) -> dict[str, Any]:
+    """Where two ways of recording agree; the busy time of the median step within 3 %."""
+    busy = [statistics.median(one["busy_us_per_step"] or [0.0]) for one in (place, launched)]
+    ratio = busy[0] / busy[1] if busy[1] else None
+    return {
+        "steps": place["steps"] == launched["steps"],
+        "phases": place["phases"] == launched["phases"],
+        "kernels": place["ops_per_step"] == launched["ops_per_step"],
+        "operators": place["operator_calls"] == launched["operator_calls"],
+        "busy_ratio": None if ratio is None else round(ratio, 4),
+        "busy": ratio is None or abs(ratio - 1) <= CLOSE,
+    }
+
+
+def row(library: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """One library: in place, launched, compared."""
+    begin = time.monotonic()
+    found: dict[str, Any] = {"library": library}
+    program = [str(PROGRAM), library, "--width", str(given.width)]
+    ways = {
+        "place": [*program, "--record", str(folder / f"{library}-place")],
+        "launch": [
+            *LAUNCH,
+            "--backend",
+            "torch",
+            "-o",
+            str(folder / f"{library}-launch"),
+            *program,
+        ],
+        "nsys": [*LAUNCH, "--backend", "nsys", "-o", str(folder / f"{library}-nsys"), *program],
+    }
+    for way, words in ways.items():
+        if way == "nsys" and not given.nsys:
+            continue
+        started = time.monotonic()
+        try:
+            run(words, given.ends - time.monotonic())
+            found[way] = facts(folder / f"{library}-{way}")
+        except Exception as error:
+            found[way] = {"error": f"{type(error).__name__}: {error}"[-700:]}
+        found[way]["seconds"] = round(time.monotonic() - started, 1)
+    if not any("error" in found[way] for way in ("place", "launch")):
+        found["same"] = agreement(found["place"], found["launch"])
+    found["seconds"] = round(time.monotonic() - begin, 1)
+    return found
+
+
+def main() -> None:
+    """All rows, each printed and kept as soon as it is known."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--only", default=",".join(LIBRARIES))
+    parser.add_argument("--nsys", action="store_true", help="under nsys, too")
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--limit", type=float, default=80, help="seconds for all of it")
+    given = parser.parse_args()
+    given.ends = time.monotonic() + given.limit
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for library in given.only.split(","):
+            rows.append(row(library, Path(folder), given))
+            print(json.dumps(rows[-1]), flush=True)
+            if given.out is not None:
+                (given.out / "integrations.json").write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
