@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nvprobe.analysis.verdict import duration, short_path
+from nvprobe.ranks.cautions import called, listed, together
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
 from nvprobe.ranks.late import typical
 from nvprobe.ranks.start_up import Behind
@@ -76,12 +77,13 @@ def verdict(facts: Facts) -> str:
         return "A single rank: nothing to compare it with"
     if facts.job.behind:
         return f"No straggler: {_entered(facts, facts.job.behind[0])}"
+    if (slow := next(_slow_groups(facts), None)) is not None:
+        return f"No straggler, but a slow network: {slow.title}"
     if not facts.groups:
         return "No straggler: no collective was recorded on two ranks, and host times are alike"
     waited, moved = (sum(getattr(g, name) for g in facts.groups) for name in _SPLIT)
-    skew = max(group.skew_ns for group in facts.groups)
     error = facts.job.clocks.error_ns or 0
-    if skew <= error:
+    if len(together(facts)) == len(facts.groups):
         return (
             f"No straggler: arrivals agree within the error of the clocks ({duration(error)}); "
             f"communication is transfer"
@@ -226,31 +228,44 @@ def _slow_groups(facts: Facts) -> Iterator[Finding]:
     for one in facts.collectives:
         if one.bus_bytes_s is not None:
             alike.setdefault((one.kind, one.bytes), []).append(one)
-    members = {group.group: group.ranks for group in facts.groups}
-    for (kind, size), some in alike.items():
-        usual = float(np.median([one.bus_bytes_s or 0.0 for one in some]))
-        for one in some if len({one.group for one in some}) >= _GROUPS else ():
-            if (one.bus_bytes_s or 0.0) < _SLOW * usual and one.skew_ns < one.transfer_ns:
-                yield Finding(
-                    id="slow_network",
-                    title=f"{kind} of {one.group} reaches {(one.bus_bytes_s or 0) / 1e9:.1f} GB/s "
-                    f"on the bus, other groups {usual / 1e9:.1f} GB/s; its ranks arrive together",
-                    severity="high",
-                    ranks=members[one.group][:_NAMED],
-                    evidence={
-                        "bytes": size,
-                        "bus_bytes_s": one.bus_bytes_s,
-                        "usual_bus_bytes_s": usual,
-                        "skew_ns": one.skew_ns,
-                        "transfer_ns": one.transfer_ns,
-                        "collectives": one.count,
-                    },
-                    saves_ns=None,
-                    try_=[
-                        "look at the links of these ranks: NVLink or the network adapters of their "
-                        "nodes, NCCL_DEBUG=INFO says which it uses",
-                    ],
-                )
+    usual = {
+        key: float(np.median([one.bus_bytes_s or 0.0 for one in some]))
+        for key, some in alike.items()
+        if len({one.group for one in some}) >= _GROUPS
+    }
+    members = {group.group: group for group in facts.groups}
+    said = set()
+    for one in sorted(facts.collectives, key=lambda one: -one.transfer_ns * one.count):
+        reached, normal = one.bus_bytes_s or np.inf, usual.get((one.kind, one.bytes), 0.0)
+        apart = one.skew_ns >= one.transfer_ns
+        if one.group in said or apart or reached >= _SLOW * normal:
+            continue
+        said.add(one.group)
+        yield _slow_group(members[one.group], one, normal)
+
+
+def _slow_group(group: Group, one: Collective, usual: float) -> Finding:
+    reached = one.bus_bytes_s or 0.0
+    return Finding(
+        id="slow_network",
+        title=f"{one.kind} of {called(group)} reaches {reached / 1e9:.1f} GB/s on the bus, other "
+        f"groups {usual / 1e9:.1f} GB/s; its ranks arrive together",
+        severity="high",
+        ranks=group.ranks[:_NAMED],
+        evidence={
+            "bytes": one.bytes,
+            "bus_bytes_s": reached,
+            "usual_bus_bytes_s": usual,
+            "skew_ns": one.skew_ns,
+            "transfer_ns": one.transfer_ns,
+            "collectives": one.count,
+        },
+        saves_ns=None,
+        try_=[
+            "look at the links of these ranks: NVLink or the network adapters of their nodes, "
+            "NCCL_DEBUG=INFO says which it uses",
+        ],
+    )
 
 
 def _exposed(facts: Facts) -> Iterator[Finding]:
@@ -284,26 +299,41 @@ def _exposed(facts: Facts) -> Iterator[Finding]:
 def _bubbles(facts: Facts) -> Iterator[Finding]:
     """Stages of a pipeline that wait for each other in sends and receives."""
     job = facts.job
-    kinds = {one.group: set() for one in facts.collectives}  # type: ignore[var-annotated]
+    kinds: dict[str, set[str]] = {}
     for one in facts.collectives:
-        kinds[one.group].add(one.kind)
-    for group in facts.groups:
-        piped = group.role == "pipeline" or kinds[group.group] == {"send_recv"}
-        if not piped or not job.step_ns or not group.wait_ns:
-            continue
-        steps = max([1, *(len(one.steps) for one in job.roster.ranks)])
-        per_step = group.wait_ns // (steps * max(len(group.ranks), 1))
-        if per_step > _NOTABLE * job.step_ns:
-            yield Finding(
-                id="pipeline_bubble",
-                title=f"Stages of {group.name or group.group} wait {duration(per_step)} per step "
-                "for each other",
-                severity="medium",
-                ranks=group.ranks[:_NAMED],
-                evidence={"wait_ns": per_step, "step_ns": job.step_ns},
-                saves_ns=None,
-                try_=["more micro-batches, an interleaved schedule, stages of equal length"],
-            )
+        kinds.setdefault(one.group, set()).add(one.kind)
+    piped = [
+        row
+        for row, key in enumerate(job.groups.keys)
+        for group in facts.groups
+        if group.group == key and (group.role == "pipeline" or kinds[key] == {"send_recv"})
+    ]
+    here = np.isin(job.members.group, piped)
+    if not here.any() or not job.step_ns:
+        return
+    waited = np.bincount(
+        job.members.rank[here], job.delays.arrivals.wait_ns[here], len(job.numbers)
+    )
+    stages = np.unique(job.members.rank[here])
+    per_step = (waited / np.array([max(len(one.steps), 1) for one in job.roster.ranks]))[stages]
+    if np.median(per_step) <= _NOTABLE * job.step_ns:
+        return
+    ranks = tuple(job.numbers[stage] for stage in stages.tolist())
+    yield Finding(
+        id="pipeline_bubble",
+        title=f"Stages of the pipeline (ranks {listed(ranks)}) wait "
+        f"{duration(int(np.median(per_step)))} per step for each other",
+        severity="medium",
+        ranks=list(ranks[:_NAMED]),
+        evidence={
+            "wait_ns": int(np.median(per_step)),
+            "longest_wait_ns": int(per_step.max()),
+            "longest_wait_rank": ranks[int(per_step.argmax())],
+            "step_ns": job.step_ns,
+        },
+        saves_ns=None,
+        try_=["more micro-batches, an interleaved schedule, stages of equal length"],
+    )
 
 
 def _uneven(facts: Facts) -> Iterator[Finding]:
@@ -314,7 +344,8 @@ def _uneven(facts: Facts) -> Iterator[Finding]:
     job, late = facts.job, {one.rank for one in facts.stragglers}
     met, size = job.delays.arrivals, len(job.numbers)
     waited = np.bincount(job.members.rank, met.wait_ns, size)
-    waits = waited > 1.1 * np.median(waited)
+    steps = max(1, *(len(one.steps) for one in job.roster.ranks))
+    waits = waited > np.median(waited) + _NOTABLE * (job.step_ns or 0) * steps
     gpu = np.array([kind == "gpu" for kind in job.work.kind], bool)
     compute = job.work.ns[:, gpu].sum(axis=1)
     if len(compute) < 2 or not job.step_ns or not compute.any():
@@ -344,52 +375,11 @@ def _different(facts: Facts) -> Iterator[Finding]:
     if again:
         yield Finding(
             id="recompiled_on_some_ranks",
-            title=f"{len(again)} functions were compiled again on some ranks only, the others wait",
+            title=f"{len(again)} {'function was' if len(again) == 1 else 'functions were'} "
+            "compiled again on some ranks only",
             severity="medium",
             ranks=sorted({rank for one in again for rank in one.ranks})[:_NAMED],
             evidence={"first": again[0].name},
             saves_ns=None,
             try_=["the same shapes on every rank, or dynamic shapes; see the reason of each"],
         )
-
-
-def warnings(facts: Facts) -> list[str]:
-    """What to distrust."""
-    job, out = facts.job, list(facts.job.roster.notes)
-    missing = job.roster.missing
-    if missing:
-        size = job.roster.world_size or len(job.numbers) + len(missing)
-        out.append(
-            f"{len(job.numbers)} of {size} ranks were given; missing: {_numbers(missing)}. A "
-            "collective may have waited for one of them, and then that time counts as transfer"
-        )
-    if len(job.numbers) > 1 and not len(job.members):
-        out.append(
-            "no collective was recorded on two ranks: the clocks cannot be aligned, and a "
-            "straggler shows by host time alone"
-        )
-    for group in facts.groups:
-        if group.skew_ns and group.skew_ns <= (job.clocks.error_ns or 0):
-            out.append(
-                f"{group.name or group.group}: arrivals differ by {duration(group.skew_ns)}, less "
-                f"than the clocks can show ({duration(job.clocks.error_ns or 0)}): no verdict"
-            )
-    unmatched = len(job.table) - len(job.members)
-    if unmatched and len(job.numbers) > 1:
-        out.append(
-            f"{unmatched:,} of {len(job.table):,} records of collectives have no partner on "
-            "another rank and are left out"
-        )
-    return out
-
-
-def _numbers(missing: tuple[int, ...]) -> str:
-    """``2, 5-7``."""
-    parts: list[list[int]] = []
-    for rank in missing:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    texts = [f"{p[0]}" if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts]
-    return ", ".join(texts[:_NAMED]) + (", …" if len(texts) > _NAMED else "")

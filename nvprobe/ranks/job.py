@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nvprobe.ranks import communication, document, findings
+from nvprobe.ranks import cautions, communication, document, findings
 from nvprobe.ranks.clock import RankClocks, align
 from nvprobe.ranks.differences import differences, spread
 from nvprobe.ranks.late import Delays, delays, typical
@@ -182,7 +182,7 @@ def of_job(found: Job, failed: Sequence[document.Failed] = ()) -> document.Docum
         stragglers=late,
         differences=differs,
         findings=findings.findings(facts),
-        warnings=findings.warnings(facts),
+        warnings=cautions.warnings(facts),
     )
 
 
