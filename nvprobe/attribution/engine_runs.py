@@ -147,8 +147,9 @@ class Sequences:
 
 
 def sequences(trace: Trace, whole: EngineRuns, nodes: Nodes) -> Sequences:
-    """The sequence of every run on every thread that runs nodes and calls anything in it."""
-    works = np.zeros(len(trace.threads), bool)
+    """The sequence of every run on each of autograd's threads that calls anything in it."""
+    names = trace.texts(trace.threads.name)
+    works = np.array([(name or "").startswith("pt_autograd_") for name in names], bool)
     works[nodes.thread] = True
     calls, ranges = trace.calls, trace.ranges
     call = np.flatnonzero(works[calls.thread] & calls_with(trace, _COMPARED))

@@ -36,7 +36,8 @@ def with_repeated_nodes(trace: Trace) -> Trace:
     order = sequences(trace, whole, nodes)
     like = _models(trace, whole, nodes, order)
     parts = list(_copies(trace, whole, nodes, order, like))
-    unknown = int((unnamed & (like < 0)).sum())
+    calling = np.isin(np.arange(len(whole)), order.run)
+    unknown = int((unnamed & calling & (like < 0)).sum())
     if unknown:
         warning = (
             f"{unknown} of {len(whole)} runs of the autograd engine launched what no run with "

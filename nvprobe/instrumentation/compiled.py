@@ -23,6 +23,8 @@ log = logging.getLogger("nvprobe")
 _hooks = Hooks("compiled-graph ranges")
 before_call: Callable[[str], object] | None = None
 """Called with the id of each forward graph that is about to be called; `phases` sets it."""
+graph_called: Callable[[str, Any], object] | None = None
+"""Called with the id and the inputs of each forward graph while awake; set by `engine_runs`."""
 
 
 def install() -> None:
@@ -84,6 +86,8 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
             before_call(identity)
         if not awake.now:
             return call(inputs)
+        if graph_called is not None:
+            graph_called(identity, inputs)
         emitter.push(label)
         try:
             return call(inputs)

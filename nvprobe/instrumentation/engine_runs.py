@@ -1,15 +1,17 @@
 """Which runs of the autograd engine have their nodes named: the first ones of each kind.
 
 Naming a node costs microseconds. Once a recorder records (`recording`), a run gets names only where
-few runs of its *signature* have had them: what went into the root modules called since the thread's
-last run, what comes out of them into the engine, and with which arguments. Reports take the names
-of the others from recorded runs that launched the same (`nvprobe.attribution.repeated`); a
-signature that says too little costs names, and never makes a wrong one. A mark at the begin and
-the end of each run says which it was. A run of which no root module is known is always named.
+few runs of its *signature* have had them: what went into the root modules and compiled graphs that
+were called since the thread's last run, what comes out of them into the engine, and with which
+arguments. Reports take the names of the others from recorded runs that launched the same
+(`nvprobe.attribution.repeated`); a signature that says too little costs names, and never makes a
+wrong one. A mark at the begin and the end of each run says which it was. A run before which
+nothing of both was called is always named.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -17,7 +19,7 @@ import weakref
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from nvprobe.instrumentation import awake, emitter, forwards, torch_hooks
+from nvprobe.instrumentation import awake, compiled, emitter, forwards, torch_hooks
 from nvprobe.instrumentation.emitter import Category, Label
 
 log = logging.getLogger("nvprobe")
@@ -43,7 +45,7 @@ class _Signature:
 
 
 class _Here(threading.local):
-    """Of a thread: the root modules called since its last run, and that run."""
+    """Of a thread: root modules and compiled graphs called since its last run, and that run."""
 
     def __init__(self) -> None:
         self.calls: list[Hashable] = []
@@ -64,12 +66,12 @@ def recording() -> None:
     if torch_hooks.torch_loaded():
         torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
     _signatures, _here = {}, _Here()
-    forwards.root_called = _note
+    forwards.root_called, compiled.graph_called = _note, _note_graph
 
 
 def _forget() -> None:
     global _signatures
-    _signatures = forwards.root_called = None
+    _signatures = forwards.root_called = compiled.graph_called = None
 
 
 def begins(torch: Any, outputs: Any, arguments: Iterable[Any]) -> tuple[bool, Label | None]:
@@ -145,6 +147,28 @@ def _note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     except Exception:
         made = (object(),)  # equal to no other call
     calls.append(made)
+
+
+def _note_graph(identity: str, inputs: Any) -> None:
+    """A compiled graph is called on this thread; of dynamic shapes the sizes are among its inputs.
+
+    A compiled root has no other sign.
+    """
+    calls = _here.calls
+    if len(calls) < _MOST_CALLS:
+        calls.append((identity, *_sizes_and_gradient(inputs)))
+
+
+def _sizes_and_gradient(inputs: Any) -> tuple[Hashable, ...]:
+    """The numbers among a graph's inputs, and whether its first parameter has a gradient."""
+    import torch
+
+    try:
+        sizes = [one for one in inputs if isinstance(one, int)]
+        parameters = (one for one in inputs if isinstance(one, torch.nn.Parameter))
+        return *sizes, *(one.grad is not None for one in itertools.islice(parameters, 1))
+    except Exception:
+        return (object(),)  # equal to no other call
 
 
 def _inputs(torch: Any, values: Iterable[Any], deep: bool = True) -> tuple[Hashable, ...]:

@@ -171,18 +171,18 @@ class Run:
     signature: int = 0
     named: bool = False
 
-    def key(self, threads: set) -> tuple:
-        """All that a capture shows of it, names of nodes apart, on some threads."""
-        seen = tuple((at, shown(self.threads[at])) for at in self.calling(threads))
+    def key(self) -> tuple:
+        """All that a capture shows of it, names of nodes apart."""
+        seen = tuple((at, shown(self.threads[at])) for at in self.calling())
         return self.signature, self.modules, seen
 
-    def nodes(self, threads: set) -> tuple:
+    def nodes(self) -> tuple:
         """The same with the nodes."""
-        return tuple(structure(self.threads[at]) for at in self.calling(threads))
+        return tuple(structure(self.threads[at]) for at in self.calling())
 
-    def calling(self, threads: set) -> list[int]:
-        """Which of some threads call anything in it."""
-        return [at for at, items in enumerate(self.threads) if at in threads and shown(items)]
+    def calling(self) -> list[int]:
+        """Which threads call anything in it."""
+        return [at for at, items in enumerate(self.threads) if shown(items)]
 
     def ops(self) -> list[int]:
         """How many the forward pass launches, and each thread."""
@@ -274,16 +274,11 @@ def test_a_run_has_the_nodes_of_the_run_that_it_repeats_or_none(templates, data)
     trace = with_repeated_nodes(bare_trace)
     _agrees_with_oracle(trace)
     nodes = [run for run in runs if run.named and any(map(has_nodes, run.threads))]
-    threads = {at for run in nodes for at, items in enumerate(run.threads) if has_nodes(items)}
     for run, found, there in zip(runs, by_thread(runs, trace), bare, strict=True):
-        models = [one for one in nodes if one.key(threads) == run.key(threads)]
-        repeats = (
-            not run.named
-            and len({one.nodes(threads) for one in models}) == 1
-            and run.calling(threads)
-        )
+        models = [one for one in nodes if one.key() == run.key()]
+        repeats = not run.named and len({one.nodes() for one in models}) == 1 and run.calling()
         for at, (got, alone) in enumerate(zip(found, there, strict=True)):
-            if repeats and at - 1 in run.calling(threads):
+            if repeats and at - 1 in run.calling():
                 model = truth[next(i for i, one in enumerate(runs) if one is models[0])][at]
                 wanted = [(path, method_of(path)) for path, _ in model]
             else:
