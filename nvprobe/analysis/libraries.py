@@ -8,9 +8,10 @@ from pathlib import PurePosixPath
 _LIBRARIES = frozenset(
     """
     accelerate apex composer datasets deepspeed diffusers fairscale fastai flash_attn ignite
-    lightning lightning_fabric megatron mmcv mmengine monai open_clip peft pytorch_lightning
-    sentence_transformers timm torch torch_geometric torchaudio torchmetrics torchrec torchtune
-    torchvision tqdm transformer_engine transformers triton trl ultralytics vllm xformers
+    lightning lightning_fabric loguru megatron mmcv mmengine monai open_clip peft
+    pytorch_lightning rich sentence_transformers tensorboardX timm torch torch_geometric
+    torchaudio torchmetrics torchrec torchtune torchvision tqdm transformer_engine transformers
+    triton trl ultralytics vllm wandb xformers
     """.split()  # noqa: SIM905 - forty lines otherwise
 )
 """Packages that programs install. A sidecar names their files from the package on."""

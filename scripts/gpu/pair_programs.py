@@ -374,6 +374,16 @@ def large_vocabulary(fixed: bool) -> Step:
     return training(head, loss)
 
 
+@pair("unaligned_products")
+def odd_vocabulary(fixed: bool) -> Step:
+    count = 50_257 // SCALE
+    head = nn.Linear(1024 // SCALE, count + (47 if fixed else 0)).to(
+        DEVICE, BF16
+    )  # <- odd_vocabulary
+    x, target = batch(8192, 1024), torch.randint(0, count, (8192 // SCALE,), device=DEVICE)
+    return training(head, lambda: functional.cross_entropy(head(x), target))
+
+
 def attention(fixed: bool, dtype: torch.dtype, masked: bool) -> Step:
     model = nn.Linear(64, 64).to(DEVICE, dtype)
     rows = 1024 // SCALE

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
+from nvprobe.analysis.code_places import FROM
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.program import HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.libraries import library_of
@@ -36,7 +38,10 @@ def advice_for(finding: Finding, known: Program) -> _Advice:
     """What to try; arguments of a trainer first, where the code is a library's."""
     advice = _FOR_ALL.get(finding.id, _as_it_is)(finding, known)
     of_trainer = _TRAINERS.get(finding.id, {}).get(known.trainer or "", ())
-    theirs = finding.id == "input_wait" or all(map(library_of, finding.sources))
+    lines = zip_longest(finding.sources, finding.roles)
+    theirs = finding.id == "input_wait" or all(
+        library_of(line) for line, role in lines if role != FROM
+    )
     return of_trainer if of_trainer and theirs else advice
 
 
@@ -118,6 +123,13 @@ _READS = {
     "transformers/trainer": "TrainingArguments(logging_nan_inf_filter=False) reads no loss in "
     "every step; larger logging_steps read it seldom",
     "accelerate/utils/operations": _NON_BLOCKING,
+    "tqdm/": "set_postfix and write format what they are given at once, whatever mininterval says: "
+    "give them values of tensors every hundredth step",
+    **dict.fromkeys(
+        ("logging/", "loguru/", "wandb/", "tensorboardX/", "rich/"),
+        "log values of tensors every hundredth step, or those of the step before: what is logged "
+        "is read at once",
+    ),
     "pytorch_lightning/trainer/connectors/logger": _LOG_LESS,
     "lightning/pytorch/trainer/connectors/logger": _LOG_LESS,
 }

@@ -41,6 +41,18 @@ class KernelCause:
 
 BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
+        "unaligned_products",
+        r"tensorop_(\w+_)?[sh]\d+\w*gemm\w*_align[12]\b",
+        "Matrix products in {path} read rows that do not begin at multiples of 16 bytes: {count} "
+        "kernels per step",
+        (
+            "pad the odd dimension (vocabulary, classes, features) to a multiple of 8, better of "
+            "64, and leave the rest unused",
+            "contiguous copies of slices that begin at odd elements",
+        ),
+        (0.9, 0.5, 0.25),  # kernels that load one or two values at a time; small ones gain less
+    ),
+    KernelCause(
         "dense_embedding_gradient",
         r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter|krn_partial",
         "Gradients of embeddings in {path} are dense: a table of zeros with a few rows added",

@@ -11,15 +11,16 @@ finding's path begins. A line never comes without its role.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from nvprobe.analysis.code_places import FUNCTION, LINE, CodePlaces, Line, running_line
+from nvprobe.analysis.code_places import FROM, FUNCTION, LINE, CodePlaces, Line, running_line
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.grouping import push_up, sums
+from nvprobe.analysis.libraries import library_of
 from nvprobe.analysis.verdict import short_path
 from nvprobe.analysis.waiting.code_lines import CodeLines, call_lines, code_lines
 from nvprobe.attribution.model import Kind, PathTable
@@ -101,12 +102,29 @@ class _Lines:
             or self._place(finding)
         )
         unique: dict[str, str] = {}
-        for source, role in lines:
+        for source, role in self._with_callers(lines):
             unique.setdefault(source, role)
         facts = {**finding.evidence, "function": function} if called else finding.evidence
         return dataclasses.replace(
             finding, sources=tuple(unique), roles=tuple(unique.values()), evidence=facts
         )
+
+    def _with_callers(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Each line, and after a library's line that waits the user's own that called it."""
+        for line in lines:
+            yield line
+            if line.source in self._callers:
+                yield Line(self._callers[line.source], FROM)
+
+    @cached_property
+    def _callers(self) -> dict[str, str]:
+        """The user's line that calls a library's line most often, where that one waits."""
+        out: dict[str, str] = {}
+        for sync in sorted(self.evidence.trace.sidecar.syncs, key=lambda one: -one.count):
+            user = next((line for line in sync.stack if library_of(line) is None), None)
+            if user is not None and library_of(sync.source):
+                out.setdefault(sync.source, user)
+        return out
 
     @property
     def _places(self) -> CodePlaces | None:

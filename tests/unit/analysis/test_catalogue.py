@@ -47,6 +47,8 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 CONVOLUTION = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
 INTEGERS = ALL_REDUCE.replace("bf16", "i32")
 KERNELS = {
+    "unaligned_products": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_"
+    "64x3_nn_align2>(T1::Params)",
     "dense_embedding_gradient": "void at::native::embedding_backward_feature_kernel<float>(int)",
     "index_gradient": "void at::native::indexing_backward_kernel<float, 4>(long*)",
     "zeroed_gradients": FILL,
@@ -60,6 +62,14 @@ KERNELS = {
     "general_convolution": "void im2col_kernel<float>(int)",
     "grouped_convolution": "void conv_depthwise2d_forward_kernel<float>(int)",
 }
+
+
+ALIGNED = (
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align8>(int)",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(int)",
+    "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x64_16x4_nt_align1>(int)",
+)
+"""Loads of 16 bytes; products off the tensor cores; FP64, of which one value has 8 bytes."""
 
 
 def found(body: Callable[[Scene], None], **changes: object) -> dict[str, Finding]:
@@ -109,6 +119,11 @@ def test_kernels_behind_a_slow_host_or_with_hardly_a_share(cause: object) -> Non
         scene.host(3000 * US)
 
     assert id_ not in found(body)
+
+
+@pytest.mark.parametrize("kernel", ALIGNED)
+def test_products_whose_rows_are_aligned(kernel: str) -> None:
+    assert "unaligned_products" not in found(lambda scene: scene.launch(kernel, 400 * US))
 
 
 def many(scene: Scene, kernel: str, count: int, ns: int = 20 * US) -> None:

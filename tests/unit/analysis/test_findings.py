@@ -22,6 +22,7 @@ from nvprobe.trace.sidecar import (
     Reason,
     Recompile,
     Sidecar,
+    SyncSource,
 )  # fmt: skip
 from tests.unit.analysis.scenes import (
     ADD,
@@ -342,14 +343,19 @@ def test_graphs_that_are_captured_once_are_not_rebuilt() -> None:
     assert ids(analysis_of(scene)) == []
 
 
-def test_the_line_of_a_sync_is_named() -> None:
-    scene = loop(sync_each_layer)
+def marked(scene: Scene, mark: str) -> dict[str, object]:
+    """A mark after each wait."""
     waits = [end for _, end, name in scene.calls if name == "cudaStreamSynchronize"]
     trace = scene.trace()
     zero = np.zeros(len(waits), np.int64)
-    strings = pa.concat_arrays([trace.strings, pa.array(["sync train.py:31"])])
+    strings = pa.concat_arrays([trace.strings, pa.array([mark])])
     marks = Marks(zero, zero, np.array(waits) + 1, zero + len(trace.strings), zero - 1, zero - 1)
-    first = (analysis_of(scene, strings=strings, marks=marks).findings or ())[0]
+    return {"strings": strings, "marks": marks}
+
+
+def test_the_line_of_a_sync_is_named() -> None:
+    scene = loop(sync_each_layer)
+    first = (analysis_of(scene, **marked(scene, "sync train.py:31")).findings or ())[0]
     assert first.sources == ("train.py:31",)
     assert first.title.startswith("train.py:31")
     assert first.evidence["count"] == 24
@@ -361,6 +367,33 @@ def test_the_line_of_a_sync_is_named() -> None:
 
 def _sidecar(**tables: object) -> Sidecar:
     return Sidecar(ModuleCalls.empty(), CaptureRanges.empty(), **tables)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("library", "advice"),
+    [("tqdm/std.py:1424", "set_postfix"), ("logging/__init__.py:392", "log ")],
+)
+def test_a_progress_bar_that_reads_values_has_the_line_that_called_it(
+    library: str, advice: str
+) -> None:
+    scene = loop(sync_each_layer)
+    seldom = SyncSource(source=library, stack=(library, "eval.py:7"), count=1)
+    often = SyncSource(source=library, stack=(library, "tqdm/utils.py:3", "train.py:31"), count=24)
+    known = _sidecar(syncs=(seldom, often))
+    first = (analysis_of(scene, **marked(scene, f"sync {library}"), sidecar=known).findings or ())[
+        0
+    ]
+    assert first.id == "implicit_sync"
+    assert list(zip(first.sources, first.roles, strict=True)) == [
+        (library, "line"),
+        ("train.py:31", "from"),
+    ]
+    assert [one.startswith(advice) for one in first.advice] == [True]
+    plain = (analysis_of(scene, **marked(scene, "sync train.py:31"), sidecar=known).findings or ())[
+        0
+    ]
+    assert plain.sources == ("train.py:31",)
+    assert not plain.advice[0].startswith(advice)
 
 
 def broken_graphs(scene: Scene) -> None:

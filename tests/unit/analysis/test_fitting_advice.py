@@ -98,6 +98,12 @@ def test_a_trainers_code_is_changed_by_its_arguments(trainer: str, argument: str
     assert said("pageable_copy", Program(), "accelerate/x.py:1").startswith("a\n")
 
 
+def test_who_called_a_trainer_does_not_make_its_line_the_users() -> None:
+    waits = finding("pageable_copy", "accelerate/utils/operations.py:160", "train.py:7")
+    waits = dataclasses.replace(waits, roles=("line", "from"))
+    assert "non_blocking" in advice_for(waits, Program(trainer=HUGGING_FACE))[0]
+
+
 def test_a_read_of_the_trainer_is_not_every_wait_in_a_library() -> None:
     known = Program(trainer=HUGGING_FACE)
     assert "logging_nan_inf_filter" in said("implicit_sync", known, "transformers/trainer.py:1589")
