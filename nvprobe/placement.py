@@ -65,6 +65,30 @@ _LAUNCHERS = (
 )
 
 
+_VARIABLES = frozenset(
+    name
+    for launcher in _LAUNCHERS
+    for name in (launcher.rank, *launcher.local_rank, *launcher.world_size, *launcher.node)
+)
+ENVIRONMENT = "DeviceEnvironment"
+"""What nsys calls the environment that it was started in, variables parted by NUL."""
+
+
+def launchers_variables(environment: str) -> str:
+    """Of an environment as nsys keeps it what launchers of ranks set, whole numbers only."""
+    known = (text.partition("=") for text in environment.split("\0"))
+    return "\0".join(
+        f"{name}={value}"
+        for name, _, value in known
+        if name in _VARIABLES and value.isascii() and value.isdigit()
+    )
+
+
+def placement_of(environment: str) -> Placement:
+    """The same as :func:`placement`, of an environment as nsys keeps it."""
+    return placement(dict(text.partition("=")[::2] for text in environment.split("\0")))
+
+
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     """The first of the variables that holds a whole number."""
     for name in names:

@@ -2,7 +2,8 @@
 
 nsys keeps the environment of every process on the machine (among the strings, and in a table of its
 own), the arguments and the printed output of the program, and copies of files. No analysis reads
-them. Their rows are deleted and the file is written anew, so that their bytes are gone, too.
+them, but for the numbers by which launchers say which rank a process is. Their rows are deleted and
+the file is written anew, so that their bytes are gone, too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from nvprobe.errors import ToolError
+from nvprobe.placement import ENVIRONMENT, launchers_variables
 
 _PRIVATE = ("TARGET_INFO_SYSTEM_ENV", "ProcessStreams", "ANALYSIS_FILE")
 """Tables of environments, of what the program printed, and of files."""
+_ENVIRONMENTS = "TARGET_INFO_SYSTEM_ENV"
 _CAPTURE = "META_DATA_CAPTURE"
 _CAPTURE_NAME = "ENVIRONMENT|ARGUMENT"
 _STRINGS = "StringIds"
@@ -74,7 +77,9 @@ def _clean_database(file: Path) -> None:
         tables = {name: sql or "" for name, sql in found}
         if _STRINGS in tables:
             _delete_strings(database, tables)
-        for table in tables.keys() & set(_PRIVATE):
+        if _ENVIRONMENTS in tables:
+            _keep_launchers_variables(database)
+        for table in tables.keys() & {*_PRIVATE} - {_ENVIRONMENTS}:
             database.execute(f"DELETE FROM {table}")  # noqa: S608
         if _CAPTURE in tables:
             for word in _CAPTURE_NAME.split("|"):
@@ -82,6 +87,17 @@ def _clean_database(file: Path) -> None:
         # What SQLite moved while nsys wrote has left copies in unused parts of pages.
         database.execute("VACUUM INTO ?", (os.fspath(clean),))
     clean.replace(file)
+
+
+def _keep_launchers_variables(database: sqlite3.Connection) -> None:
+    """Of environments only what says which rank of a job this is: numbers."""
+    query = f"SELECT rowid, value FROM {_ENVIRONMENTS} WHERE name = ?"  # noqa: S608
+    found = database.execute(query, (ENVIRONMENT,)).fetchall()
+    placed = {row: launchers_variables(str(value)) for row, value in found}
+    kept = next((row for row, text in placed.items() if text), -1)
+    database.execute(f"DELETE FROM {_ENVIRONMENTS} WHERE rowid <> ?", (kept,))  # noqa: S608
+    change = f"UPDATE {_ENVIRONMENTS} SET value = ?"  # noqa: S608
+    database.execute(change, (placed.get(kept, ""),))
 
 
 def _delete_strings(database: sqlite3.Connection, tables: dict[str, str]) -> None:

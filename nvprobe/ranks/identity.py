@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sqlite3
+from pathlib import Path
 
 import numpy as np
 
 from nvprobe.analysis.overlap.communication import COMMUNICATOR
+from nvprobe.errors import NvprobeError
+from nvprobe.placement import ENVIRONMENT, Placement, placement_of
 from nvprobe.ranks.discovery import Source
 from nvprobe.ranks.summary import Identity
+from nvprobe.readers.nsys.report import exported
 from nvprobe.trace import NO_ROW, Column, Trace
 
 _RANK, _SIZE = "Rank", "No. of ranks"
@@ -30,7 +36,7 @@ def identities(source: Source, trace: Trace, processes: Column) -> list[tuple[in
     )
     rows = processes.tolist()
     if len(rows) == 1:
-        return [(rows[0], _of_process(known, trace, rows[0]))]
+        return [(rows[0], _of_process(known, trace, rows[0], source))]
     alone = dataclasses.replace(known, rank=None, said_by="nothing")
     return [
         (row, dataclasses.replace(_of_process(alone, trace, row), process=_name(trace, row)))
@@ -38,8 +44,11 @@ def identities(source: Source, trace: Trace, processes: Column) -> list[tuple[in
     ]
 
 
-def _of_process(known: Identity, trace: Trace, row: int) -> Identity:
-    """What the capture says of one process, in place of what the name says."""
+def _of_process(known: Identity, trace: Trace, row: int, source: Source | None = None) -> Identity:
+    """What the capture says of one process, in place of what the name says.
+
+    ``source``: where it is the only process, so that the environment in it is its own.
+    """
     if known.said_by == "run.json":
         return known
     rank, size = int(trace.processes.rank[row]), -1
@@ -49,9 +58,32 @@ def _of_process(known: Identity, trace: Trace, row: int) -> Identity:
     if rank < 0:
         rank, size = _largest_communicator(trace, row, size)
         said_by = "its NCCL communicator"
+    if rank < 0 and known.rank is None and (place := _environment(source)).rank is not None:
+        rank, size = place.rank, place.world_size or size
+        said_by = "its environment"
     if rank >= 0 and (rank != known.rank or size >= 0):
         known = dataclasses.replace(known, rank=rank, said_by=said_by)
     return known if size < 0 else dataclasses.replace(known, world_size=size)
+
+
+def _environment(source: Source | None) -> Placement:
+    """What the environment that nsys keeps in its export says; of a capture of one process."""
+    for file in map(Path, () if source is None else source.files):
+        with contextlib.suppress(sqlite3.Error, OSError, NvprobeError):
+            if file.suffix == ".sqlite":
+                return _in_export(file)
+            if file.suffix == ".nsys-rep":
+                with exported(file) as export:
+                    return _in_export(export)
+    return Placement()
+
+
+def _in_export(file: Path) -> Placement:
+    query = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = ?"
+    address = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+        found = database.execute(query, (ENVIRONMENT,)).fetchone()
+    return placement_of(str(found[0])) if found else Placement()
 
 
 def _name(trace: Trace, row: int) -> str:

@@ -78,7 +78,8 @@ class Identity:
     """The file or folder, as it was given."""
     rank: int | None = None
     said_by: str = "nothing"
-    """``run.json``, ``the capture``, ``its NCCL communicator`` or ``the file name``."""
+    """``run.json``, ``the capture``, ``its NCCL communicator``, ``the file name`` or ``its
+    environment``."""
     world_size: int | None = None
     process: str | None = None
     """Which process of the file, where it holds several."""

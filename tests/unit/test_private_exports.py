@@ -16,7 +16,7 @@ from nvprobe.private_exports import drop_private_rows
 
 SECRET = "zebra-unicorn-4242"
 PRIVATE = [
-    f"HOME=/root\0TOKEN={SECRET}",
+    f"HOME=/root\0RANK=3\0WORLD_SIZE=8\0LOCAL_RANK={SECRET}\0TOKEN={SECRET}",
     f"ONLY={SECRET}",
     f"printed {SECRET}\n",
     f"a file with {SECRET}",
@@ -58,6 +58,8 @@ def test_no_byte_of_an_environment_stays(tmp_path: Path) -> None:
     with sqlite3.connect(file) as db:
         assert [text for (text,) in db.execute("SELECT value FROM StringIds ORDER BY id")] == USED
         assert db.execute("SELECT name FROM META_DATA_CAPTURE").fetchall() == [("PID",)]
+        (kept,) = db.execute("SELECT * FROM TARGET_INFO_SYSTEM_ENV")
+        assert kept == ("DeviceEnvironment", "RANK=3\0WORLD_SIZE=8")
         assert db.execute("SELECT count(*) FROM NVTX_EVENTS").fetchone() == (3,)
 
 
