@@ -31,6 +31,7 @@ _SHOW_LINES = (
     "see which line it is: nvprobe launch marks it, and "
     "torch.cuda.set_sync_debug_mode('warn') prints it"
 )
+_SHOW_UNMARKED = "no line is marked for it: nvprobe launch --python-backtraces names it"
 
 
 def synchronization(evidence: Evidence) -> Iterator[Finding]:
@@ -98,12 +99,17 @@ def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             ("remove it from the loop; measure with CUDA events instead",)
             if explicit
             else (
-                *(() if source or not evidence.on_nvidia else (_SHOW_LINES,)),
+                *(() if source or not evidence.on_nvidia else (_show_line(evidence),)),
                 "do not read the value every step: keep it on the device, or read it one step late",
                 "replace a data-dependent `if` by torch.where, nonzero by a mask",
             )
         ),
     )
+
+
+def _show_line(evidence: Evidence) -> str:
+    """How to find the line; where the run was instrumented, that alone does not do it."""
+    return _SHOW_UNMARKED if evidence.trace.sidecar.recorded else _SHOW_LINES
 
 
 def _downloads(evidence: Evidence, op: Column) -> Column:

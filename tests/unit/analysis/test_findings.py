@@ -363,6 +363,8 @@ def test_the_line_of_a_sync_is_named() -> None:
     assert unknown.sources == ()
     assert "nvprobe launch marks it" in unknown.advice[0]
     assert unknown.advice[1:] == first.advice
+    instrumented = (analysis_of(scene, sidecar=_sidecar()).findings or ())[0]
+    assert "--python-backtraces" in instrumented.advice[0]
 
 
 def _sidecar(**tables: object) -> Sidecar:
