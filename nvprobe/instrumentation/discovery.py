@@ -63,8 +63,12 @@ def start(**options: Any) -> None:
     _wrap_constructor(nn.Module)
     compiling_module.before_first(forwards.resume)
     awake.on_hold(forwards.resume)
-    awake.follow(forwards.resume, lambda: _rest_if_asleep(steps.count()))
+    awake.follow(forwards.resume, _sleep)
     steps.on_step(_rest_if_asleep)
+
+
+def _sleep() -> None:
+    _rest_if_asleep(steps.count())
 
 
 def _rest_if_asleep(done: int) -> None:

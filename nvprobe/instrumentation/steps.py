@@ -66,7 +66,8 @@ def on_step(callback: Callable[[int], object]) -> None:
     Steps are counted in the process, over all loops. After a wait that found no batch the same
     ``n`` comes again.
     """
-    _listeners.append(callback)
+    if callback not in _listeners:
+        _listeners.append(callback)
 
 
 def count() -> int:
@@ -94,7 +95,8 @@ def forget() -> None:
 
 def on_step_end(callback: Callable[[int], object]) -> None:
     """Call ``callback(n)`` right after a step's end, when ``n`` have ended."""
-    _end_listeners.append(callback)
+    if callback not in _end_listeners:
+        _end_listeners.append(callback)
 
 
 def _notify(listeners: list[Callable[[int], object]], done: int) -> None:

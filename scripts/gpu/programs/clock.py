@@ -25,8 +25,14 @@ GROUPS += [("window", first, first + 9) for first in (61, 70)]
 def run(step: Callable[[], object]) -> None:
     """Run 82 steps and print milliseconds a step of each group as JSON.
 
-    With ``PROGRAM_PROFILES`` set the program opens the profiler's window itself.
+    With ``PROGRAM_PROFILES`` set the program opens the profiler's window itself; with
+    ``PROGRAM_TURNS`` it runs without nvprobe and with it in turns instead (`in_turns`).
     """
+    if os.environ.get("PROGRAM_TURNS"):
+        import in_turns
+
+        in_turns.run(step, synchronize)
+        return
     starts = {first: name for name, first, _ in GROUPS}
     ends = {end: end - first for _, first, end in GROUPS}
     profiles = DEVICE == "cuda" and bool(os.environ.get("PROGRAM_PROFILES"))
