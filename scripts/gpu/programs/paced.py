@@ -1,7 +1,8 @@
 """Loops that wait for different things: the GPU, the host, their input, replays of a CUDA graph.
 
 python paced.py KIND [STEPS]; prints {"step_ms": ..., "spread_ms": ...}: elapsed time of groups of
-five steps from one idle GPU to the next, the first five left out.
+five steps from one idle GPU to the next, the first ten left out. Before the first step the same
+work runs for `WARM_S`: a GPU that draws its full power slows down in the first second.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ import time
 from collections.abc import Callable
 
 import torch
+from clock import DEVICE, SCALE, synchronize
 
 import nvprobe
 
 KIND, STEPS = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 40
 GROUP = 5
 NODES = 300
+WARM_S = 1.5
 
 
 def work() -> Callable[[], object]:
     """What a step does."""
     if KIND == "gpu":
-        large = torch.randn(4096, 4096, device="cuda", dtype=torch.float64)
+        large = torch.randn(4096 // SCALE, 4096 // SCALE, device=DEVICE, dtype=torch.float64)
         return lambda: [large @ large for _ in range(3)]
-    small = torch.zeros(256, device="cuda")
+    small = torch.zeros(256, device=DEVICE)
     if KIND == "graph":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -40,16 +43,21 @@ def work() -> Callable[[], object]:
 
 def main() -> None:
     """Run the steps and time them in groups."""
+    torch.manual_seed(0)  # how much power a product draws depends on its numbers
     step = work()
+    end = time.perf_counter() + WARM_S
+    while time.perf_counter() < end:
+        step()
+        synchronize()
     times, begin = [], 0.0
     for index in nvprobe.steps(range(STEPS)):
         if index % GROUP == 0 and "timed" in sys.argv:
-            torch.cuda.synchronize()
+            synchronize()
             now = time.perf_counter()
             times.append((now - begin) * 1000 / GROUP)
             begin = time.perf_counter()
         step()
-    torch.cuda.synchronize()
+    synchronize()
     kept = times[2:] or [0.0]
     spread = (max(kept) - min(kept)) / 2
     print(json.dumps({"step_ms": statistics.median(kept), "spread_ms": spread}))
