@@ -116,7 +116,7 @@ def start(variant: str, blocks: int, scratch: Path) -> Worker:
     """A worker with one thread and a sidecar of its own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NV")}
     environment = kept | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")])),
         "NVPROBE_SIDECAR": str(scratch / variant),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
@@ -124,12 +124,19 @@ def start(variant: str, blocks: int, scratch: Path) -> Worker:
     return Worker([*command, "--worker", variant], environment)
 
 
+def all_at_once(workers: dict[str, Worker], **question: Any) -> dict[str, list[dict[str, float]]]:
+    """Each worker's answer, where none of them is timed."""
+    for worker in workers.values():
+        worker.tell(**question)
+    return {name: [worker.answer()] for name, worker in workers.items()}
+
+
 def main() -> None:
     """Take turns; the median of the ratios to plain, with its confidence interval."""
     parser = argparse.ArgumentParser(description="Measure what nvprobe adds to a compilation.")
     parser.add_argument("--seconds", type=float, default=120, help="of turns")
     parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--calls", action="store_true", help="count calls, a few turns")
+    parser.add_argument("--calls", action="store_true", help="count calls of one compilation")
     parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -137,13 +144,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         workers = {name: start(name, options.blocks, Path(folder)) for name in VARIANTS}
-        for _ in range(2):  # warms up
-            for worker in workers.values():
-                worker.ask()
+        all_at_once(workers)  # warms up
+        all_at_once(workers)
         if options.calls:
-            rounds = {
-                name: [one.ask(calls=True) for _ in range(2)] for name, one in workers.items()
-            }
+            rounds = all_at_once(workers, calls=True)
         else:
             rounds = take_turns(workers, {}, options.seconds)
         for worker in workers.values():

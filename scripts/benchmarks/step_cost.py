@@ -160,7 +160,8 @@ def work(device: str, instrumented: bool) -> None:
 def start(device: str, tool: str | None, nsys: str | None, scratch: Path) -> dict[str, Worker]:
     """One worker a variant; they import torch at the same time."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NV")}
-    clean = kept | {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
+    clean = kept | {"PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     variants: dict[str, dict[str, str]] = {"plain": {}, "control": {}, "instrumented": {}}
     if tool:
         heard = {"NVTX_INJECTION64_PATH": tool, "NVPROBE_SIDECAR": str(scratch / "sidecar")}

@@ -5,7 +5,8 @@
 
 Each check is a program of its own; its verdicts are true or false with what was seen. With nsys
 three programs run again under it, each with its sidecar; where nvprobe can read reports on this
-machine they are joined at once. Writes ``compiled.json`` and ``compiled.tar.xz`` (slim exports and
+machine they are joined at once. Each check's verdicts are printed as soon as it has ended, within
+two minutes. Writes ``compiled.json`` and ``compiled.tar.xz`` (slim exports and
 sidecars, for joining elsewhere). Exit code 1 if any verdict is false or a program failed.
 """
 
@@ -20,7 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 PROGRAMS = ROOT / "scripts" / "gpu" / "compiled"
+LIMIT_S = 110
+"""Of one check, after which its verdict is that it did not run."""
 CHECKS = sorted(file.stem.removeprefix("check_") for file in PROGRAMS.glob("check_*.py"))
 CAPTURES = sorted(file.stem.removeprefix("capture_") for file in PROGRAMS.glob("capture_*.py"))
 
@@ -59,7 +62,7 @@ def run_check(name: str, scratch: Path, plain: bool) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=LIMIT_S,
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     result = json.loads(found[-1].removeprefix("RESULT ")) if found else {"verdicts": {}}
@@ -94,7 +97,7 @@ def capture(name: str, nsys: str, scratch: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=LIMIT_S,
     )
     report = folder / f"{name}.nsys-rep"
     if not report.exists():
@@ -102,7 +105,7 @@ def capture(name: str, nsys: str, scratch: Path) -> dict[str, Any]:
     export = [nsys, "export", "--type=sqlite", "--lazy=true", "-f", "true"]
     target = folder / f"{name}.sqlite"
     subprocess.run(
-        [*export, "-o", str(target), str(report)], capture_output=True, check=True, timeout=300
+        [*export, "-o", str(target), str(report)], capture_output=True, check=True, timeout=LIMIT_S
     )
     from examples_capture import slim
 
@@ -181,19 +184,21 @@ def _only_loss(attribution: Any, ops: Any) -> bool:
 
 
 def compile_overhead() -> dict[str, Any]:
-    """Compile time with and without nvprobe, by the benchmark's own means."""
+    """Functions that a compilation calls with and without nvprobe, by the benchmark's means."""
     script = ROOT / "scripts" / "benchmarks" / "compile_overhead.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--seconds", "60"],
+        [sys.executable, str(script), "--calls", "--blocks", "1"],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=LIMIT_S,
     )
     if done.returncode:
         return {"verdicts": {"ran": False}, "stderr": done.stderr[-1500:]}
     seen = json.loads(done.stdout)
-    return {"verdicts": {"ran": True}, "seen": seen}
+    more = seen["instrumented"][0] / seen["plain"][0] - 1
+    return {"verdicts": {"at most 3 % more calls": more <= 0.03}, "seen": {**seen, "more": more}}
 
 
 def main() -> int:
@@ -216,24 +221,28 @@ def main() -> int:
                 jobs[f"{name}.plain"] = pool.submit(run_check, name, scratch, True)
         for name in [one for one in CAPTURES if one in wanted and options.nsys]:
             jobs[name] = pool.submit(capture, name, options.nsys, scratch)
-        for name, job in jobs.items():
+        if "overhead" in wanted:
+            jobs["overhead"] = pool.submit(compile_overhead)
+        names = {job: name for name, job in jobs.items()}
+        for job in as_completed(names):
+            name = names[job]
             try:
                 report[name] = job.result()
             except Exception as error:
                 report[name] = {"verdicts": {"ran": False}, "error": repr(error)[-1500:]}
+            print(name, json.dumps(report[name]), flush=True)
+            (options.out / "compiled.json").write_text(json.dumps(report, indent=1))
         for name in [one for one in report if f"{one}.plain" in report]:
             plain = report.pop(f"{name}.plain")
             report[name]["verdicts"]["same bits as without nvprobe"] = same_bits(
                 report[name], plain
             )
-        if "overhead" in wanted:
-            report["overhead"] = compile_overhead()
         with tarfile.open(options.out / "compiled.tar.xz", "w:xz") as archive:
             for file in sorted([*scratch.glob("*.sqlite"), *scratch.glob("*.sidecar.jsonl")]):
                 archive.add(file, file.name)
     (options.out / "compiled.json").write_text(json.dumps(report, indent=1))
     failed = [f"{n}: {v}" for n, r in report.items() for v, ok in r["verdicts"].items() if not ok]
-    print(json.dumps({"failed": failed, "report": report}, indent=1))
+    print(json.dumps({"failed": failed}))
     return bool(failed)
 
 

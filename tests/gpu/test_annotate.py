@@ -36,9 +36,10 @@ def run(code: str, folder: Path, **environment: str) -> str:
     """Run code in a child with this tree's nvprobe."""
     file = folder / "program.py"
     file.write_text(code)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, str(file)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         cwd=folder,
         capture_output=True,
         text=True,
