@@ -24,7 +24,7 @@ from nvprobe.instrumentation.emitter import Category, Label
 
 log = logging.getLogger("nvprobe")
 
-NAMED = frozenset({1, 2, *(4**power for power in range(2, 16))})
+NAMED = frozenset({1, 2, *(4**power for power in range(3, 16))})
 """Which runs of a signature are named. Two of a short window; later ones in case what the program
 launches has settled since: buckets, algorithms, gradients that exist."""
 ENDS = emitter.label("nvprobe engine run ends", Category.USER)

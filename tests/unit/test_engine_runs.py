@@ -60,10 +60,10 @@ def test_nobody_marks_runs_before_a_recorder_records(marks):
 def test_two_runs_of_a_signature_are_named_and_a_few_later_ones(marks):
     engine_runs.recording()
     net = Net()
-    for _ in range(17):
+    for _ in range(65):
         run(net)
     named = [at for at, mark in enumerate(begun(marks), 1) if mark.endswith("named")]
-    assert named == [1, 2, 16]
+    assert named == [1, 2, 64]
 
 
 def test_what_differs_has_a_signature_of_its_own(marks):
