@@ -12,8 +12,6 @@ from nvprobe.version import __version__
 
 TYPE_CHECKING = False  # importing typing would take most of the time that importing nvprobe takes
 if TYPE_CHECKING:
-    from typing import Any
-
     from nvprobe.analysis.result import Analysis
     from nvprobe.api import Results, analyze
     from nvprobe.errors import InputError, NvprobeError, ToolError, UsageError
@@ -64,13 +62,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'nvprobe' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker knows the names above, and reports any other
+
+    def __getattr__(name: str) -> object:
+        """Import a public name on first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'nvprobe' has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,12 @@ SPELLINGS = {
 }
 """The same for spellings, in the code as well."""
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MODULES = sorted((ROOT / "nvprobe").rglob("*.py"))
 NAMED_FILE = re.compile(r"(?<![\w/.])(?:docs|tests|scripts|examples|nvprobe)/[\w./-]*\w")
 NAMED_MODULE = re.compile(r"`~?(nvprobe(?!\.py\b)(?:\.\w+)+)`")
