@@ -151,7 +151,6 @@ def filter_options(function: F) -> F:
 def selection_of(options: dict[str, Any]) -> Selection:
     """The selection that the options ask for; takes them out of ``options``."""
     from nvprobe.analysis.selection import Selection
-    from nvprobe.cli.view import SECTIONS
 
     return Selection(
         processes=options.pop("processes"),
@@ -162,5 +161,5 @@ def selection_of(options: dict[str, Any]) -> Selection:
         steps=options.pop("steps"),
         time=options.pop("time"),
         step_names=options.pop("step_names"),
-        everything=options.get("show", SECTIONS) == SECTIONS,
+        everything=options.get("everything", True),
     )

@@ -56,9 +56,8 @@ _OPTIONS = (
     ),
     click.option(
         "--all",
-        "show",
-        flag_value=SECTIONS,
-        type=Sections(),
+        "everything",
+        is_flag=True,
         help="Every section, and a whole run with its start, warm-up and end.",
     ),
     click.option("--depth", type=click.IntRange(1), help="Levels of the range tree."),
@@ -126,6 +125,7 @@ def tree_view(
     unfold: bool,
     by: str,
     show: tuple[str, ...] | None,
+    everything: bool,
 ) -> View:
     """The view that the options ask for. Raises BadParameter for a filter that is not a regex."""
     from nvprobe.attribution.model import Kind
@@ -145,7 +145,7 @@ def tree_view(
         top=top,
         unfold=unfold,
         by=by,
-        show=show or (),
+        show=SECTIONS if everything else show or (),
     )
 
 

@@ -156,3 +156,11 @@ def test_a_file_of_another_user_is_not_read(capsys, project):
     settings(project, "[tool.nvprobe]\ntop = 1\n")
     os.chown(project / "pyproject.toml", 12345, -1)
     assert "pyproject.toml is not read" in run(capsys, "demo")[2]
+
+
+def test_all_has_a_default_of_its_own_beside_show(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.nvprobe.demo]\nall = true\nshow = 'copies'\n")
+    with pytest.raises(SystemExit):
+        main(["demo"])
+    assert "more kernels" in capsys.readouterr().out
