@@ -1,9 +1,11 @@
 """Steps that no range marks: the repeating unit of a program, by the strongest evidence there is.
 
-In this order, for each process: calls of the root module in a program that does not train; calls of
-the outermost compiled graph; launches of one CUDA graph; a value read back to the host; the period
-of the sequence of kernel names. Each gives *borders*, instants at which one thread begins the next
-step. A unit has to hold half of the GPU work of its process; the first that does is taken.
+In this order, for each process: steps in nvprobe's sidecar, whose ranges were not recorded (an
+environment without the nvtx package); calls of the root module in a program that does not train;
+calls of the outermost compiled graph; launches of one CUDA graph; a value read back to the host;
+the period of the sequence of kernel names. Each gives *borders*, instants at which one thread
+begins the next step. A unit has to hold half of the GPU work of its process; the first that does is
+taken.
 """
 
 from __future__ import annotations
@@ -66,6 +68,10 @@ def find_units(attribution: Attribution, lacking: Column) -> Units:
     """The units of the processes (bool per process) that have no steps by name."""
     parts = []
     for process in np.flatnonzero(lacking).tolist():
+        noted = _noted(attribution, process)
+        if noted is not None:
+            parts.append(noted.columns())
+            continue
         calls = _Process(attribution, process)
         if len(calls.op) < FEWEST:
             continue
@@ -73,6 +79,29 @@ def find_units(attribution: Attribution, lacking: Column) -> Units:
         if found is not None:
             parts.append(found.columns())
     return Units.joined(parts) if parts else Units.empty()
+
+
+def _noted(attribution: Attribution, process: int) -> Units | None:
+    """The steps of a process in its sidecar that lie in the capture; ``None`` without any."""
+    trace = attribution.trace
+    steps = trace.sidecar.steps
+    mine = (steps.process == process) & (steps.start >= trace.start_ns)
+    steps = steps.take(mine & (steps.end <= trace.end_ns))
+    if not len(steps):
+        return None
+    calls = _Process(attribution, process)
+    low, high = np.searchsorted(calls.time, steps.start), np.searchsorted(calls.time, steps.end)
+    if not (high > low).any():
+        return None
+    return Units(
+        process=steps.process,
+        path=np.full(len(steps), NO_ROW),
+        index=steps.index,
+        start=steps.start,
+        end=steps.end,
+        found_by=np.full(len(steps), FoundBy.MARK),
+        phase=phases_of(attribution, calls.op, low, high),
+    )
 
 
 class _Process:

@@ -26,6 +26,7 @@ from nvprobe.trace.sidecar import (
     ModuleCalls,
     Place,
     Sidecar,
+    SidecarSteps,
 )
 
 _AS_WRITTEN = {"breaks": "graph_break", "recompiles": "recompile"}
@@ -64,7 +65,7 @@ class _Merger:
         self.modules: list[ModuleCalls] = [ModuleCalls.empty()]
         self.captures: list[CaptureRanges] = [CaptureRanges.empty()]
         self.allocator: list[AllocatorSamples] = []
-        self.steps: list[_Steps] = []
+        self.steps: list[SidecarSteps] = [SidecarSteps.empty()]
         self.parts: dict[str, list[Any]] = defaultdict(list)
         self.sources: list[Source] = []
         self.warnings: list[str] = []
@@ -96,9 +97,8 @@ class _Merger:
         """What says to whom work belongs: modules, steps, captures, kernels of graphs."""
         lines = file.lines
         self.modules.append(self._modules(lines["module"], process, shift))
-        if shift is not None and (steps := lines["step"]):
-            times = np.array([[one.step, one.start_ns, one.end_ns] for one in steps], np.int64).T
-            self.steps.append(_Steps(process, times[0], times[1] + shift, times[2] + shift))
+        if shift is not None:
+            self.steps.append(_steps(lines["step"], process, shift))
         self.captures += [
             self._capture(line, process, shift)
             for line in lines["cudagraph"]
@@ -123,10 +123,11 @@ class _Merger:
 
     def trace(self) -> Trace:
         """The original with everything added."""
-        whole = self.original
+        whole, steps = self.original, SidecarSteps.joined([one.columns() for one in self.steps])
         parts: dict[str, Any] = {name: tuple(values) for name, values in self.parts.items()}
         sidecar = Sidecar(
             modules=ModuleCalls.joined([one.columns() for one in self.modules]),
+            steps=steps,
             captures=CaptureRanges.joined([one.columns() for one in self.captures]),
             allocator=AllocatorSamples.joined([one.columns() for one in self.allocator]),
             **parts,
@@ -135,7 +136,7 @@ class _Merger:
         return dataclasses.replace(
             whole,
             strings=strings,
-            ranges=_numbered(whole, self.steps),
+            ranges=_numbered(whole, steps),
             processes=whole.processes.with_columns(rank=self.rank),
             threads=self.threads.table(),
             sidecar=sidecar,
@@ -280,34 +281,35 @@ def _readings(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Steps:
-    """The steps of one process: their numbers, and when they began and ended on the trace's clock.
+def _steps(rows: list[kinds.StepRow], process: int, shift: int) -> SidecarSteps:
+    """The steps of one process by time, without waits that found no batch."""
+    rows = [one for one in rows if one.source != "exhausted"]
+    numbers = [[one.step, one.start_ns, one.end_ns] for one in rows]
+    times = np.array(numbers, np.int64).reshape(-1, 3)
+    times = times[np.argsort(times[:, 1], kind="stable")]
+    return SidecarSteps(
+        process=np.full(len(times), process),
+        index=times[:, 0],
+        start=times[:, 1] + shift,
+        end=times[:, 2] + shift,
+    )
 
-    A step's range lies inside these times: they are taken before it opens and after it closes.
-    """
 
-    process: int
-    index: Column
-    start: Column
-    end: Column
-
-
-def _numbered(trace: Trace, steps: Sequence[_Steps]) -> Ranges:
+def _numbered(trace: Trace, steps: SidecarSteps) -> Ranges:
     """The ranges of a trace without payloads, those named ``step`` with their number as payload."""
     ranges = trace.ranges
-    if ranges.payload is not None or not steps:
+    if ranges.payload is not None or not len(steps):
         return ranges
     names = [name for name in np.unique(ranges.name).tolist() if trace.text(name) == "step"]
     named = np.isin(ranges.name, names) & (ranges.end != OPEN)
     payload = np.full(len(ranges), NO_PAYLOAD, np.int64)
-    for one in steps:
-        rows = np.flatnonzero(named & (ranges.process == one.process))
+    for process in np.unique(steps.process).tolist():
+        one = steps.take(steps.process == process)
+        rows = np.flatnonzero(named & (ranges.process == process))
         middle = ranges.start[rows] + (ranges.end[rows] - ranges.start[rows]) // 2
-        order = np.argsort(one.start, kind="stable")
-        at = np.searchsorted(one.start[order], middle, side="right") - 1
-        inside = (at >= 0) & (middle < one.end[order][at])
-        payload[rows[inside]] = one.index[order][at[inside]]
+        at = np.searchsorted(one.start, middle, side="right") - 1
+        inside = (at >= 0) & (middle < one.end[at])
+        payload[rows[inside]] = one.index[at[inside]]
     if (payload == NO_PAYLOAD).all():
         return ranges
     return dataclasses.replace(ranges, payload=payload)

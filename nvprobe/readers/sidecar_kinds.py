@@ -101,6 +101,7 @@ class StepRow(msgspec.Struct, frozen=True):
     step: Whole
     start_ns: Whole
     end_ns: Whole
+    source: str | None = None
 
 
 class AllocatorRow(msgspec.Struct, frozen=True):

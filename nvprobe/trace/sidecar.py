@@ -47,6 +47,16 @@ class CaptureRanges(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class SidecarSteps(Table):
+    """A step of the program; its range, where one was recorded, lies inside."""
+
+    process: Column = row_of("processes", "the process")
+    index: Column = column("i8", "number of the step")
+    start: Column = time_of("begin")
+    end: Column = time_of("end")
+
+
+@dataclass(frozen=True, slots=True)
 class AllocatorSamples(Table):
     """Counters of torch's caching allocator, one row per reading and device.
 
@@ -196,6 +206,7 @@ class Sidecar:
     """Everything of all sidecars of a run."""
 
     modules: ModuleCalls = field(default_factory=ModuleCalls.absent)
+    steps: SidecarSteps = field(default_factory=SidecarSteps.absent)
     captures: CaptureRanges = field(default_factory=CaptureRanges.absent)
     manifests: tuple[GraphManifest, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()

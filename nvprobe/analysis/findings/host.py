@@ -43,6 +43,8 @@ def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Find
         explained = explained if one.idle is None else np.maximum(explained, one.idle)
     idle = np.maximum(idle - explained, 0)
     path, kernels = _launches(evidence, idle)
+    if not kernels.any():
+        kernels = _graph_launches(evidence, path)
     facts = _facts(evidence, idle, path, kernels)
     if not kernels.any():
         return
@@ -60,6 +62,21 @@ def _launches(evidence: Evidence, idle: Column) -> tuple[int, Column]:
     kernels = _below(evidence, path) & (evidence.ops.kind == OpKind.KERNEL)
     kernels &= (evidence.ops.graph_node == 0) & _called_in_steady(evidence)
     return path, kernels
+
+
+def _graph_launches(evidence: Evidence, path: int) -> Column:
+    """Bool per op: the first one of each graph replay below a path, where nothing else is launched.
+
+    A replay is one launch; its kernels follow each other without the host.
+    """
+    inside = _below(evidence, path) & _called_in_steady(evidence)
+    inside &= (evidence.ops.graph_node != 0) | (evidence.ops.kind == OpKind.GRAPH)
+    rows = np.flatnonzero(inside)
+    rows = rows[np.argsort(evidence.ops.start[rows], kind="stable")]
+    first = np.unique(evidence.attribution.call[rows], return_index=True)[1]
+    out = np.zeros(len(inside), bool)
+    out[rows[first]] = True
+    return out
 
 
 def _facts(evidence: Evidence, idle: Column, path: int, kernels: Column) -> dict[str, int | float]:

@@ -34,7 +34,8 @@ def launch_loops(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     event_path = sample.path
     paths = evidence.attribution.paths
     place = np.append(program_paths(paths), -1)[event_path]
-    apart = np.append(_passes(paths), False)[event_path]
+    passes = _passes(paths)
+    apart = np.append(passes, not passes.any())[event_path]  # outside of ranges may be the model
     apart |= evidence.attribution.autograd[sample.events.thread]
     for path in np.unique(place[~apart]).tolist():
         events = (place == path) & ~apart

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analysis.model import Steps
-from nvprobe.analysis.replay.calls import Recorded, recorded_events
+from nvprobe.analysis.replay.calls import Recorded, leading_thread, recorded_events
 from nvprobe.analysis.replay.crossing import stream_waits
 from nvprobe.analysis.replay.edges import Edges, Placed, edges, position
 from nvprobe.analysis.replay.model import EventKind, HostEvents, Model, QueuedOps
@@ -55,7 +55,7 @@ def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | No
     if not len(trace.ops) or not len(trace.calls):
         return None
     process, borders = _borders(steps)
-    if len(borders) <= LEAST_STEPS or int(attribution.initiating[process]) < 0:
+    if len(borders) <= LEAST_STEPS or leading_thread(attribution, process) < 0:
         return None
     if not (attribution.call[trace.ops.process == process] >= 0).any():
         return None

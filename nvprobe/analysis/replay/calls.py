@@ -45,6 +45,18 @@ class Recorded(Table):
     """Calls recorded in the gap."""
 
 
+def leading_thread(attribution: Attribution, process: int) -> int:
+    """The thread whose steps are replayed; -1 where no call is known.
+
+    The initiating one, or without ranges the one that calls for most ops.
+    """
+    found = int(attribution.initiating[process])
+    call = attribution.call[(attribution.trace.ops.process == process) & (attribution.call >= 0)]
+    if found >= 0 or not len(call):
+        return found
+    return int(np.bincount(attribution.trace.calls.thread[call]).argmax())
+
+
 def recorded_events(
     attribution: Attribution, process: int, borders: Column, syncs: SyncCalls
 ) -> tuple[Recorded, Column]:
@@ -60,7 +72,7 @@ def recorded_events(
     rows = rows[np.isin(lane_of[calls.thread[rows]], lanes)]
     kept = (calls.start[rows] >= borders[0]) & (calls.start[rows] < borders[-1])
     rows = rows[kept]
-    main = int(attribution.initiating[process])
+    main = leading_thread(attribution, process)
     # Borders stand first, so that a stable sort leaves them before a call that begins with them.
     row = np.concatenate((np.full(len(borders), NO_ROW), rows))
     thread = np.concatenate((np.full(len(borders), main), calls.thread[rows]))

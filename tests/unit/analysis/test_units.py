@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from nvprobe.analysis.steps import steps
 from nvprobe.attribution import attribute
 from nvprobe.attribution.engines import StepPhase
 from nvprobe.merging.load import load
+from nvprobe.trace.sidecar import Sidecar, SidecarSteps
 from tests.conftest import CORPUS
 from tests.unit.analysis.scenes import ADD, BF16_GEMM, SOFTMAX, Scene
 
@@ -83,6 +86,42 @@ def test_launches_of_one_cuda_graph() -> None:
     table = found(scene)
     assert len(table) == 7
     assert set(table.found_by.tolist()) == {FoundBy.GRAPH_LAUNCH}
+
+
+def test_steps_of_the_sidecar_where_no_range_was_recorded() -> None:
+    scene = Scene()
+    begun = []
+    for _ in range(6):
+        begun.append(scene.now)
+        token(scene)
+        scene.host(200 * US)
+        token(scene)  # the strongest evidence but the sidecar's: ten read-backs
+    trace = scene.trace()
+    edge = np.array([*begun, scene.now])
+    noted = SidecarSteps(
+        process=np.zeros(8, np.int64),
+        index=np.arange(8) + 40,
+        start=np.append(edge, edge[-1] + 900),
+        end=np.append(edge[1:], [trace.end_ns + 10, trace.end_ns + 20]),  # two beyond the capture
+    )
+    table = steps(
+        attribute(dataclasses.replace(trace, sidecar=Sidecar(steps=noted))), np.empty(0, np.int64)
+    )
+    assert table.index.tolist() == [40, 41, 42, 43, 44, 45]
+    assert set(table.found_by.tolist()) == {FoundBy.MARK}
+    assert table.ops.tolist() == [10] * 6
+
+
+def test_steps_without_any_range_are_replayed() -> None:
+    """The thread that launches stands for the one that has ranges."""
+    scene = Scene()
+    for _ in range(7):
+        scene.host(400 * US)
+        scene.replay(6, 20 * US, 500)
+    analysis = analyze(attribute(scene.trace()))
+    (finding,) = [one for one in analysis.findings or () if one.id == "host_work"]
+    assert finding.step_saving is not None
+    assert finding.evidence["launches_per_step"] == 1
 
 
 def test_the_period_of_kernels() -> None:

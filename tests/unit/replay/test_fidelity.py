@@ -84,7 +84,7 @@ def test_of_a_long_capture_some_steps_are_replayed(monkeypatch: pytest.MonkeyPat
     assert sum(replayed) < len(captured.model.events)
 
 
-@pytest.mark.parametrize("lost", ["ops", "calls", "ranges"])
+@pytest.mark.parametrize("lost", ["ops", "calls"])
 def test_a_capture_without_a_table_has_no_model(lost: str) -> None:
     trace = loop(mixed, steps=5).trace()
     empty = getattr(trace, lost).take(np.empty(0, np.int64))
