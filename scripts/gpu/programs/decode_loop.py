@@ -3,8 +3,9 @@
     decode_loop.py PLANT [--fixed] [--steps 120] [--plain]
 
 ``read_back``: a token read to the host in each step; ``prefill``: prompts read between decode
-steps, whole instead of in chunks; ``beyond``: batches beyond the captured CUDA graphs; ``host``:
-Python work between the steps; ``denoise``: a denoising loop whose scheduler reads a value;
+steps, whole instead of in chunks (its times are the 95th percentile: what a token waits);
+``beyond``: batches beyond the captured CUDA graphs; ``host``: Python work between the steps;
+``denoise``: a denoising loop whose scheduler reads a value;
 ``compiled``: a compiled decode function as gpt-fast has it, without CUDA graphs, and no marks.
 ``--plain`` times both loops without any profiler, in turns, and prints
 ``{"step_ns": median, "fixed_step_ns": median}``.
@@ -26,7 +27,7 @@ DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 WIDTH, LAYERS, VOCABULARY = (1024, 12, 16000) if DEVICE == "cuda" else (64, 2, 500)
 """Small where it is only tried."""
 CONTEXT = 512
-PROMPT, CHUNK = 260, 26
+PROMPT, CHUNK = 480, 48
 
 
 class Block(nn.Module):
@@ -75,13 +76,13 @@ class Decoder(nn.Module):
 
 
 class Replayed:
-    """One decode step per batch size as a CUDA graph; the largest is ``largest``."""
+    """A forward pass per shape of tokens (requests, length) as a CUDA graph."""
 
-    def __init__(self, model: Decoder, sizes: list[int]) -> None:
+    def __init__(self, model: Decoder, shapes: list[tuple[int, int]]) -> None:
         self.model, self.graphs = model, {}
-        for size in sizes if DEVICE == "cuda" else []:
-            tokens = torch.zeros(size, 1, dtype=torch.long, device=DEVICE)
-            place = torch.zeros(1, dtype=torch.long, device=DEVICE)
+        for shape in shapes if DEVICE == "cuda" else []:
+            tokens = torch.zeros(shape, dtype=torch.long, device=DEVICE)
+            place = torch.zeros(shape[1], dtype=torch.long, device=DEVICE)
             side = torch.cuda.Stream()
             with torch.cuda.stream(side):
                 for _ in range(2):
@@ -90,11 +91,11 @@ class Replayed:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = model(tokens, place)
-            self.graphs[size] = graph, tokens, place, out
+            self.graphs[shape] = graph, tokens, place, out
 
     def __call__(self, tokens: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """Replay the graph of this batch size, or run the model where there is none."""
-        found = self.graphs.get(len(tokens))
+        """Replay the graph of this shape, or run the model where there is none."""
+        found = self.graphs.get(tuple(tokens.shape))
         if found is None:
             return self.model(tokens, place)
         graph, own_tokens, own_place, out = found
@@ -115,8 +116,12 @@ def decode(plant: str, fixed: bool) -> Callable[[int], None]:
     """One turn of a decode loop with the plant, or without it."""
     batch = 16 if plant == "beyond" else 8
     model = Decoder(batch).to(DEVICE, DTYPE).eval()
-    captured = [8, 16] if plant == "beyond" and fixed else [8]
-    step = Replayed(model, captured)
+    shapes = [(8, 1)]
+    if plant == "beyond" and fixed:
+        shapes.append((16, 1))
+    if plant == "prefill":
+        shapes.append((8, CHUNK if fixed else PROMPT))
+    step = Replayed(model, shapes)
     tokens = torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)
     prompt = torch.zeros(8, PROMPT, dtype=torch.long, device=DEVICE)
     places = torch.arange(CONTEXT, device=DEVICE)
@@ -126,10 +131,10 @@ def decode(plant: str, fixed: bool) -> Callable[[int], None]:
         place = places[number % 400 : number % 400 + 1]
         size = batch if plant != "beyond" or number % 2 else 8
         if plant == "prefill" and not fixed and number % 10 == 5:
-            model(prompt, places[:PROMPT])
+            step(prompt, places[:PROMPT])
         elif plant == "prefill" and fixed:  # the same prompts in pieces, one a step
             part = number % 10 * CHUNK
-            model(prompt[:, part : part + CHUNK], places[part : part + CHUNK])
+            step(prompt[:, part : part + CHUNK], places[part : part + CHUNK])
         made = step(tokens[:size], place)
         tokens[:size] = made
         if plant == "read_back" and not fixed and int(made[0]) < 0:
@@ -203,7 +208,8 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.inference_mode():
         if given.plain:
-            times = timed([loop(given.plant, fixed) for fixed in (False, True)], given.steps)
+            turns = [loop(given.plant, fixed) for fixed in (False, True)]
+            times = waits(turns) if given.plant == "prefill" else timed(turns, given.steps)
             print(json.dumps(dict(zip(("step_ns", "fixed_step_ns"), times, strict=True))))
         elif given.plant == "compiled":
             turn = loop(given.plant, given.fixed)
@@ -225,6 +231,21 @@ def timed(turns: list[Callable[[int], None]], steps: int) -> list[int]:
                 torch.cuda.synchronize()
             times.append((time.perf_counter_ns() - begin) // 10)
     return [int(statistics.median(times[2:])) for times in blocks]
+
+
+def waits(turns: list[Callable[[int], None]]) -> list[int]:
+    """The 95th percentile of 100 steps, the GPU awaited after each."""
+    found = []
+    for turn in turns:
+        times = []
+        for number in range(120):
+            begin = time.perf_counter_ns()
+            turn(number)
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter_ns() - begin)
+        found.append(statistics.quantiles(times[20:], n=20)[18])
+    return [int(one) for one in found]
 
 
 def profiled(turn: Callable[[int], None], given: argparse.Namespace) -> None:
