@@ -86,7 +86,11 @@ def grow(source: Path, folder: Path, ranks: int, seed: int) -> dict[int, int]:
          for i, (_, start, _) in enumerate(talks)]
         for rank in range(ranks)
     ]  # fmt: skip
-    ends = [max(row[i] for row in begin) + transfer for i in range(len(talks))]
+    ends: list[int] = []
+    for i in range(len(talks)):  # a stream runs its kernels one after the other
+        for row in begin:
+            row[i] = max(row[i], (ends[-1] if ends else 0) + SCATTER_NS)
+        ends.append(max(row[i] for row in begin) + transfer)
     offsets = [random_.randint(-5_000_000, 5_000_000) for _ in range(ranks // NODE + 1)]
     for rank in range(ranks):
         _write(source, folder / f"rank{rank}", rank, ranks, offsets[rank // NODE],

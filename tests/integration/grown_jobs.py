@@ -62,7 +62,10 @@ def grow(
         planned = np.array([[late_us(rank, i) for i in range(len(known))] for rank in group])
         begin = known[:, 1] + (planned * US).astype(np.int64)
         begin += draw.integers(0, SCATTER, begin.shape)
-        end = begin.max(axis=0) + int(transfer_us(number) * US)
+        end = np.zeros(len(known), np.int64)
+        for i in range(len(known)):  # a stream runs its kernels one after the other
+            begin[:, i] = np.maximum(begin[:, i], end[max(i - 1, 0)] + SCATTER)
+            end[i] = begin[:, i].max() + int(transfer_us(number) * US)
         for row, rank in enumerate(group):
             ends = end + draw.integers(0, SCATTER, len(end))
             place = folder / f"rank{rank}"
