@@ -232,7 +232,7 @@ def _report(settings: Settings, outcome: Outcome) -> None:
     from nvprobe.launch.finish import is_job
     from nvprobe.launch.redaction import redacted
 
-    who = "nvprobe" if outcome.rank is None else f"nvprobe, rank {outcome.rank}"
+    who = "nvprobe" if outcome.rank is None else f"nvprobe: rank {outcome.rank}"
     for note in outcome.notes:
         settings.note(f"{who}: {redacted(note)}")
     if outcome.problem:

@@ -72,7 +72,7 @@ def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 def lines(output: bytes) -> Counter[bytes]:
     """How often each line is there, but for nvprobe's own."""
-    own = (b"nvprobe: ", b"nvprobe:\n")
+    own = b"nvprobe:"
     kept = [one for one in output.splitlines(keepends=True) if not one.startswith(own)]
     return Counter(VARIABLE.sub(b"#", one) for one in kept)
 

@@ -149,3 +149,12 @@ def test_a_job_that_never_starts_a_rank(launch: Launcher) -> None:
     assert result.code == 1
     assert "before any rank was recorded" in result.err
     assert not result.folder.exists(), "nothing was written"
+
+
+@pytest.mark.slow
+def test_two_ranks_print_what_they_print_alone(tmp_path: Path):
+    """Under DDP on gloo: torch's own warnings, its threads without Python, the program's lines."""
+    script = ROOT / "scripts" / "gpu" / "ddp_output_check.py"
+    words = [sys.executable, str(script), "--out", str(tmp_path), "--backend", "torch"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout
