@@ -23,11 +23,13 @@ from nvprobe.trace import (
     ProfilingCost,
     RangeSource,
     RecordCosts,
-    StepTime,
     Trace,
 )
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
 
+READY_NODE_NS = 130
+"""What a node of a CUDA graph takes longer in steps that nsys is ready to trace by node but does
+not record; up to twice that, or nothing (docs/cost.md)."""
 REPLAY_ERROR = 0.05
 """Of a step whose calibration is right; on programs whose step is known it was half of that."""
 
@@ -102,7 +104,9 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
         profiled = measured.window.step_ns
     if measured and measured.bare:
         source: Literal["measured", "estimated"] = "measured"
-        unprofiled, bounds = measured.bare.step_ns, _measured_bounds(measured, measured.bare)
+        ready = min(_ready_ns(measured, records), max(measured.bare.step_ns - (busy or 0), 0))
+        unprofiled = measured.bare.step_ns - ready
+        bounds = _measured_bounds(measured, unprofiled, ready)
     else:
         source = "estimated"
         host, gpu = records.host_ns(costs), records.gpu_ns(costs)
@@ -134,11 +138,17 @@ def _replayed_bounds(by: Replay, floor: int, profiled: int, unprofiled: int) -> 
     return min(least, unprofiled), max(most, unprofiled)
 
 
-def _measured_bounds(cost: ProfilingCost, bare: StepTime) -> tuple[int, int]:
-    """The unprofiled step with the spread of both measurements."""
-    spreads = [time.spread_ns for time in (bare, cost.window) if time and time.spread_ns]
-    spread = round(float(np.hypot.reduce(spreads))) if spreads else 0
-    return max(0, bare.step_ns - spread), bare.step_ns + spread
+def _ready_ns(cost: ProfilingCost, records: Records) -> int:
+    """What nsys adds to a step that it does not record: it has prepared the nodes of graphs."""
+    by_node = cost.backend == "nsys" and cost.graph_nodes is True
+    return round(records.graph_nodes * READY_NODE_NS) if by_node else 0
+
+
+def _measured_bounds(cost: ProfilingCost, unprofiled: int, ready: int) -> tuple[int, int]:
+    """The unprofiled step with the spread of both measurements, and what was taken out of one."""
+    spreads = [time.spread_ns for time in (cost.bare, cost.window) if time and time.spread_ns]
+    spread = ready + (round(float(np.hypot.reduce(spreads))) if spreads else 0)
+    return max(0, unprofiled - spread), unprofiled + spread
 
 
 def _backend(trace: Trace) -> Literal["nsys", "torch"]:

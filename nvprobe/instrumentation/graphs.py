@@ -36,6 +36,8 @@ _known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Id of the last capture of each graph object."""
 _captures: dict[int, _Capture] = {}
 """Captures going on, by thread."""
+replayed = False
+"""Whether the program has replayed a graph."""
 before_replay: Callable[[int], object] | None = None
 """Called with the id of each graph that the program replays itself; `phases` sets it."""
 
@@ -152,6 +154,8 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replay(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Replay inside a range with the number of the capture."""
+        global replayed
+        replayed = True
         identity = _known.get(self, 0)
         if before_replay is not None and not _is_torch(places.caller(1)):
             before_replay(identity)

@@ -17,6 +17,10 @@ _HOST_PACED = 0.8
 """From this share of a group's elapsed time on, the host's own periods add up to it: they then say
 how much single steps vary. Below it the host runs ahead of the GPU."""
 
+_NODES_READY = (
+    "overhead: nsys slows the nodes of CUDA graphs outside the window, too; the report takes it out"
+)
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -101,6 +105,8 @@ class WindowStatus:
     durations_ns: list[int] = field(default_factory=list, repr=False)
     """On the host, from the begin of a step to the begin of the next."""
     groups: list[Group] = field(default_factory=list, repr=False)
+    graphs: bool = False
+    """Whether CUDA graphs were replayed."""
 
     @classmethod
     def read(cls, folder: Path) -> WindowStatus:
@@ -117,6 +123,10 @@ class WindowStatus:
             # Single steps of a GPU-bound loop vary on the host by far more than a group does.
             window = replace(window, spread_ns=round(bare.doubt * window.step_ns))
         return Overhead(bare, window)
+
+    def notes(self, *, by_node: bool) -> list[str]:
+        """What the launch says; ``by_node``: nsys traces CUDA graphs so."""
+        return [str(self.overhead), *([_NODES_READY] if self.graphs and by_node else [])]
 
     def _step_time(self, kind: Kind) -> StepTime | None:
         """The median group of a kind."""
@@ -152,4 +162,5 @@ def _statuses(files: Iterable[Path]) -> Iterable[WindowStatus]:
                 text["first_timed"],
                 list(text["durations_ns"]),
                 [Group(**group) for group in text["groups"]],
+                bool(text["graphs"]),
             )

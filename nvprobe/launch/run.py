@@ -291,7 +291,8 @@ class _Run:
         if plan.nsys is None and not traces and plan.instrumented:
             outcome.problem = why_no_trace(self.options.window, status, ending)
         if status.steps and window.by_steps:
-            outcome.notes.append(str(status.overhead))
+            by_node = plan.nsys is not None and self.options.kernels_in_graphs
+            outcome.notes += status.notes(by_node=by_node)
 
     def _collect_nsys(
         self,

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from nvprobe.instrumentation import awake, engine_runs
+from nvprobe.instrumentation import awake, engine_runs, graphs
 from nvprobe.launch.groups import AWAKE_STEPS, GroupTimer, groups_before, synchronize
 
 log = logging.getLogger("nvprobe")
@@ -219,6 +219,7 @@ class StepWatch:
             "first_timed": self.last_timed - len(self.durations),
             "durations_ns": list(self.durations),
             "groups": [asdict(group) for group in self.timer.done],
+            "graphs": graphs.replayed,
         }
         file = self.status / f"window.{self.pid}.json"
         partial = file.with_suffix(".part")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.nsys import Nsys
+from tests.conftest import ROOT
 from tests.integration.launch.conftest import PATIENCE_S, Launcher, Result, ranges_in
 
 pytestmark = pytest.mark.slow

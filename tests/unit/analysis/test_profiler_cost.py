@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nvprobe.analysis import Analysis
-from nvprobe.analysis.profiler_cost import ProfilerCost, Records
+from nvprobe.analysis.profiler_cost import READY_NODE_NS, ProfilerCost, Records
 from nvprobe.report.console.advice import _saving
 from nvprobe.report.console.profiler import profiler
 from nvprobe.report.document import to_dict
@@ -111,6 +111,21 @@ def test_a_measured_step_and_the_idle_time_that_is_the_profilers() -> None:
     assert line(analysis) == (
         "; 2.00 ms ± 100 µs unprofiled; 50% of its idle time (2.00 ms) is the profiler's"
     )
+
+
+def test_what_nsys_adds_to_the_nodes_of_graphs_while_it_does_not_record_is_taken_out() -> None:
+    def replays(scene: Scene) -> None:
+        scene.replay(500, 1_000, 1_000)
+        scene.host(2 * MS)
+
+    bare, window = StepTime(2 * MS, 10_000, 10, 2), StepTime(3 * MS, None, 5, 1)
+    by_node = ProfilingCost("nsys", bare, window, DEFAULT_COSTS, graph_nodes=True)
+    cost = cost_of(analysis_of(loop(replays), profiling=by_node))
+    taken = 500 * READY_NODE_NS
+    assert cost.unprofiled_ns == 2 * MS - taken
+    assert cost.bounds_ns == (2 * MS - 2 * taken - 10_000, 2 * MS + 10_000)
+    torch = ProfilingCost("torch", bare, window, DEFAULT_COSTS, graph_nodes=None)
+    assert cost_of(analysis_of(loop(replays), profiling=torch)).unprofiled_ns == 2 * MS
 
 
 def test_the_profiler_causes_no_more_idle_time_than_there_is() -> None:

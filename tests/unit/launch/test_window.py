@@ -84,6 +84,15 @@ def test_recorders_close_in_reverse_order(clock: Clock) -> None:
     assert both == ["open", "open", "close", "close"]
 
 
+def test_replays_of_graphs_are_said_to_be_slower_outside_the_window(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for replayed, by_node, notes in ((True, True, 2), (True, False, 1), (False, True, 1)):
+        monkeypatch.setattr("nvprobe.instrumentation.graphs.replayed", replayed)
+        run(StepWatch([Log(clock)], 3, 6, status=tmp_path), clock, [10] * 8)
+        assert len(WindowStatus.read(tmp_path).notes(by_node=by_node)) == notes
+
+
 def test_a_window_of_time_opens_and_closes_between_steps(clock: Clock) -> None:
     log = Log(clock)
     watch = StepWatch([log], delay_s=25e-9, duration_s=20e-9)
