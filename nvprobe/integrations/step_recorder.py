@@ -124,6 +124,7 @@ class _Recording:
             if not steps.explicit:
                 steps.count_from(done)
             self.watch = StepWatch(_recorders(self.folder), first, last, bare_groups=False)
+            self.watch.steps = done
             follow_steps(self.watch)
             atexit.register(self.end)
         except BaseException:

@@ -81,6 +81,77 @@ for x, y in loader:
     assert recording.paths("module").count("step/loss/CrossEntropyLoss") == 3
 
 
+def test_batches_read_one_ahead(recorder: Recorder):
+    """As Accelerate does: the last batch is there before the loader has none left."""
+    code = (
+        INSTRUMENT
+        + """
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+
+net, loader, optimizer, loss = make(3)
+for _ in range(2):
+    for x, y in ahead(loader):
+        loss(net(x), y).backward()
+        optimizer.step()
+    torch.save(net.state_dict(), "weights")
+"""
+    )
+    recording = recorder.run(code)
+    assert indices(recording.ranges("step")) == [0, 1, 2, 3, 4, 5]
+    assert recording.names("phase").count("checkpoint") == 2
+
+
+def test_instrument_can_be_undone(recorder: Recorder):
+    code = (
+        INSTRUMENT.replace("nvprobe.instrument()", "")
+        + """
+import sys
+from nvprobe.instrumentation import instrument
+
+ROOTS = ("torch", "__main__")
+
+def functions():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ROOTS:
+            for key, value in list(vars(module).items()):
+                found[name, key] = value
+                if isinstance(value, type) and value.__module__.partition(".")[0] in ROOTS:
+                    found |= {(name, key, one): it for one, it in vars(value).items()
+                              if callable(it)}
+    return found
+
+def train():
+    for x, y in loader:
+        loss(net(x), y).backward()
+        optimizer.step()
+
+net, loader, optimizer, loss = make(3)
+train()
+x = torch.ones(2, 4).tolist()
+before = functions()
+for _ in range(2):
+    nvprobe.instrument(children=False)
+    train()
+    instrument.remove()
+after = functions()
+print([name for name in before if before[name] is not after.get(name) and
+       callable(before[name])])
+print([key for module in net.modules() for key in vars(module) if "nvprobe" in key])
+train()
+"""
+    )
+    recording = recorder.run(code)
+    assert recording.stdout.splitlines() == ["[]", "[]"]
+    assert len(recording.ranges("step")) == 6
+
+
 def test_accumulation_two_optimizers_and_a_loop_without_loader(recorder: Recorder):
     code = (
         INSTRUMENT
