@@ -65,8 +65,12 @@ def _run_backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
 
 def _is_taken(torch: Any) -> bool:
     """Whether another profiler runs, or a node runs the engine: it is part of that node's run."""
-    inside: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-    return bool(torch.autograd._profiler_enabled()) or (inside is not None and inside() >= 0)
+    try:
+        return bool(torch.autograd._profiler_enabled() or torch._C._current_graph_task_id() >= 0)
+    except Exception as error:
+        _hooks.undo()
+        _hooks.missing("torch._C._current_graph_task_id", error)
+        return True
 
 
 def _begin(torch: Any) -> Callable[[], object] | None:

@@ -134,6 +134,14 @@ def test_another_profiler_has_the_nodes_for_itself(marks):
     assert marks == []
 
 
+def test_a_torch_without_the_run_under_way_runs_all_the_same(marks, monkeypatch):
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    engine_runs.recording()
+    run(Net())
+    assert marks == []
+    assert not autograd._hooks.active
+
+
 def test_what_cannot_be_compared_is_always_named(marks):
     class Shapeless(torch.Tensor):
         @property
