@@ -207,8 +207,8 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, ImportError) and error.name and not error.name.startswith("nvprobe"):
         library = error.name.partition(".")[0]
         return (
-            f"{library} is missing here or does not work: pip install nvprobe brings it; or do "
-            "this where nvprobe is complete (run folders can be copied)"
+            f"{library} is missing here or does not work: install nvprobe and what it needs "
+            "anew; or do this where it is complete (run folders can be copied)"
         )
     if isinstance(error, OSError) and error.strerror:
         file = f": {str(error.filename)!r}" if error.filename else ""

@@ -20,7 +20,7 @@ import click
 def command(roots: tuple[Path, ...]) -> None:
     """Serve runs to a model over stdin and stdout, read-only.
 
-    The Model Context Protocol; needs the extra: pip install 'nvprobe[mcp]'. docs/facts.md says
+    The Model Context Protocol; needs its SDK: pip install 'mcp>=2.0'. docs/facts.md says
     more.
     """
     from nvprobe.integrations.mcp_server import server

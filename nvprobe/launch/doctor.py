@@ -239,7 +239,7 @@ def _analysis() -> Check:
             "analysis",
             "warning",
             f"{', '.join(lacking)} missing: captures work, analyses do not",
-            "pip install nvprobe here, or copy run folders to where it is complete",
+            f"pip install {' '.join(lacking)}, or copy run folders to where nvprobe is complete",
         )
     release = ".".join(map(str, sys.version_info[:3]))
     return Check("analysis", "ok", f"all libraries are here, Python {release}")

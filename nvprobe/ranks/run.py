@@ -200,7 +200,7 @@ def map_on_cluster(
         from distributed import as_completed as completed
     except ImportError as error:
         raise UsageError(
-            "--cluster: Dask's distributed is not installed here: pip install 'nvprobe[cluster]'"
+            "--cluster: Dask's distributed is not installed here: pip install distributed"
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_S)
