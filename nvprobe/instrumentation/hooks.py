@@ -208,11 +208,21 @@ class Hooks:
         """Put the originals back where nobody else has replaced ours since."""
         self.active = False
         self.held.clear()
-        while self._undo:
-            owner, attribute, original, made = self._undo.pop()
+        self.set_aside()
+        self._undo.clear()
+
+    def set_aside(self) -> None:
+        """Put the originals back until `put_back`."""
+        for owner, attribute, original, made in reversed(self._undo):
             if vars(owner).get(attribute) is not made:
                 continue
             if original is _ABSENT:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
+
+    def put_back(self) -> None:
+        """Replace again what was set aside, unless somebody else has replaced it meanwhile."""
+        for owner, attribute, original, made in self._undo:
+            if vars(owner).get(attribute, _ABSENT) is original:
+                setattr(owner, attribute, made)

@@ -4,6 +4,9 @@ For distributed programs, where torch's sync debug mode would print warnings fro
 Python does not know, and for what is new in later steps of a window, where a warning for each
 synchronization would cost too much. These methods are replaced while the instrumentation is awake:
 only what always waits, when it does. A call from C++ (``torch.unique``, an extension) is not seen.
+
+A program that waits by the thousand pays for each passage: with the `MOST`-th wait of a step that
+needs no note the methods are torch's own again until the next step.
 """
 
 from __future__ import annotations
@@ -25,11 +28,20 @@ METHODS = ("item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__float__
 INDEXING = ("__getitem__", "__setitem__")
 """Those wait where the index is a tensor of truth values."""
 
+MOST = 16
+"""Waits of known lines that are passed through in one step."""
+MOST_RETURNS = 200
+"""Steps of a process in which methods come back: types keep a cache for a thousand changes only."""
+
 _hooks = Hooks("lines of hidden synchronizations without torch's debug mode")
 _note: Callable[[str], bool] = bool
-noted: dict[tuple[int, int], CodeType] = {}
-"""Instructions whose next wait needs no note; empty to note all again. Their code is kept, so that
-ids stay its own."""
+_noted: dict[tuple[int, int], CodeType] = {}
+"""Instructions whose next wait needs no note. Their code is kept, so that ids stay its own."""
+_passed = 0
+"""Waits of this step that needed no note."""
+_aside = False
+"""Whether the methods are torch's own until the next step."""
+_returns = 0
 
 
 def begin(note: Callable[[str], bool], *, indexing: bool) -> None:
@@ -53,8 +65,33 @@ def begin(note: Callable[[str], bool], *, indexing: bool) -> None:
 
 def end() -> None:
     """Give torch its methods back."""
+    global _aside
     _hooks.undo()
-    noted.clear()
+    _aside = False
+    _noted.clear()
+
+
+def again() -> None:
+    """Between steps: note all lines again."""
+    global _aside, _passed, _returns
+    _noted.clear()
+    _passed = 0
+    if _aside and _returns < MOST_RETURNS:
+        _aside = False
+        _returns += 1
+        _hooks.put_back()
+
+
+def _is_known(key: tuple[int, int]) -> bool:
+    """Whether this instruction needs no note; the methods go once enough did not."""
+    global _aside, _passed
+    if key not in _noted:
+        return False
+    _passed += 1
+    if _passed == MOST:
+        _aside = True
+        _hooks.set_aside()
+    return True
 
 
 def _shared(code: CodeType) -> bool:
@@ -96,10 +133,10 @@ def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
             finally:
                 frame = sys._getframe(1)
                 key = id(frame.f_code), frame.f_lasti
-                if key not in noted and not _note(what) and not _shared(frame.f_code):
-                    noted[key] = frame.f_code
+                if not _is_known(key) and not _note(what) and not _shared(frame.f_code):
+                    _noted[key] = frame.f_code
 
-        hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask, _shared])
+        hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask, _shared, _is_known])
         return method
 
     return wrap

@@ -218,7 +218,7 @@ def _show_again(times: int) -> None:
         registry.pop(key, None)
     for site in list(_sites.values()):
         site.left = times
-    sync_methods.noted.clear()
+    sync_methods.again()
 
 
 def _debug(cuda: Any, mode: int) -> None:

@@ -2,7 +2,7 @@
 """What nvprobe adds to nsys, each program without it and with it in turns, in one process.
 
     python scripts/gpu/turns_cost.py --nsys PATH [--out FOLDER] [--only small_copies,…]
-        [--seconds 4,6,6]
+        [--seconds 8,14,0]
 
 ``programs/in_turns.py`` says how. A line for each program as soon as it has ended: the step without
 nvprobe before and in the window, the median of the paired differences (with its 95 % confidence
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--nsys", default=os.environ.get("NVPROBE_NSYS") or shutil.which("nsys"))
     parser.add_argument("--only", default=",".join(PROGRAMS), help="names, separated by commas")
-    parser.add_argument("--seconds", default="4,6,6", help="before the window, in it, for parts")
+    parser.add_argument("--seconds", default="8,14,0", help="before the window, in it, for parts")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def lines(one: dict[str, Any]) -> list[str]:
         )
     middle, low, high = more(one["window"], "asleep", "plain")
     found.append(f"asleep in the window {middle:+.1f} % ({low:+.1f} … {high:+.1f})")
-    for way in sorted(one["parts"].keys() - {"recorded"}):
+    for way in sorted(key for key, times in one["parts"].items() if times and key != "recorded"):
         middle, low, high = more(one["parts"], way, "recorded")
         found.append(f"{way:20} {middle:+.1f} % ({low:+.1f} … {high:+.1f})")
     return found

@@ -261,6 +261,39 @@ def test_after_three_steps_each_line_is_marked_once_a_step(recorder: Recorder, t
     assert recording.completed.stderr.count("UserWarning: the program's own") == 1
 
 
+def test_a_program_that_waits_by_the_thousand_passes_few_wrappers_a_step(recorder: Recorder):
+    """The first waits of each step are followed, so that a rare one has its line all the same."""
+    code = (
+        PROGRAM
+        + """
+from nvprobe.instrumentation import sync_methods
+class Resident(torch.Tensor):                     # a tensor that says it is on a GPU
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+x = torch.ones(3).as_subclass(Resident)
+noted = []
+sync_methods.begin(lambda what: bool(noted.append(what)), indexing=False)
+def step(rare):
+    sync_methods.again()
+    assert torch.Tensor.tolist is not torch._C.TensorBase.tolist
+    if rare:
+        x.cpu()
+    for _ in range(5 * sync_methods.MOST):
+        x.tolist()
+    assert torch.Tensor.tolist is torch._C.TensorBase.tolist
+    assert "cpu" not in vars(torch.Tensor)
+for number in range(4):
+    step(rare=number == 2)
+assert noted == ["Tensor.tolist"] * 2 + ["Tensor.cpu"] + ["Tensor.tolist"] * 2, noted
+sync_methods.again()
+sync_methods.end()
+sync_methods.again()
+assert "tolist" not in vars(torch.Tensor)
+"""
+    )
+    recorder.run(code)
+
+
 def test_a_distributed_program_has_its_methods_noted_and_no_debug_mode(
     recorder: Recorder, tmp_path: Path
 ):
