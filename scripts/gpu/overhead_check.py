@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether `nvprobe launch` tells the truth about what profiling costs: loops of four kinds.
+"""Whether `nvprobe launch` tells the truth about what profiling costs: loops of five kinds.
 
     python scripts/gpu/overhead_check.py [--out FOLDER] [--only gpu,host] [--all]
 
@@ -35,6 +35,7 @@ KINDS = {
     "host": ("nsys", "torch"),
     "input": ("nsys", "torch"),
     "graph": ("nsys", "nsys, graphs whole"),
+    "large graph": ("nsys",),
 }
 MORE = {"gpu": ("nsys, after an early window",), "host": ("nsys, after an early window",)}
 WITHIN = 3.0

@@ -21,6 +21,8 @@ import nvprobe
 KIND, STEPS = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 40
 GROUP = 5
 NODES = 300
+GRAPHS = {"graph": (256, 10), "large graph": (2**23, 1)}
+"""Numbers that each kernel adds to, the smallest kernels or some of 15 µs, and replays a step."""
 WARM_S = 1.5
 
 
@@ -30,12 +32,13 @@ def work() -> Callable[[], object]:
         large = torch.randn(4096 // SCALE, 4096 // SCALE, device=DEVICE, dtype=torch.float64)
         return lambda: [large @ large for _ in range(3)]
     small = torch.zeros(256, device=DEVICE)
-    if KIND == "graph":
-        graph = torch.cuda.CUDAGraph()
+    if KIND in GRAPHS:
+        size, replays = GRAPHS[KIND]
+        given, graph = torch.zeros(size, device=DEVICE), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(NODES):
-                small.add_(1)
-        return lambda: [graph.replay() for _ in range(10)]
+                given.add_(1)
+        return lambda: [graph.replay() for _ in range(replays)]
     if KIND == "input":
         return lambda: (time.sleep(0.01), small.add_(1).sum().item())
     return lambda: [small.add_(1) for _ in range(1500)]
