@@ -88,10 +88,10 @@ def verdict(facts: Facts) -> str:
             f"No straggler: arrivals agree within the error of the clocks ({duration(error)}); "
             f"communication is transfer"
         )
-    return (
-        f"No straggler: no rank is late step after step; {_share(waited, waited + moved)} of "
-        "communication is waiting"
-    )
+    part = f"{_share(waited, waited + moved)} of communication is waiting"
+    if facts.job.delays.steady.shape[1] < 2:
+        return f"One {facts.unit} cannot show which rank is late in each; {part}"
+    return f"No straggler: no rank is late {facts.unit} after {facts.unit}; {part}"
 
 
 _SPLIT = ("wait_ns", "transfer_ns")
