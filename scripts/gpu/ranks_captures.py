@@ -71,7 +71,8 @@ def main() -> int:
     end, rows = time.monotonic() + given.seconds, dict[str, Any]()
     scratch = Path(tempfile.mkdtemp())
     try:
-        rows["alone"] = guarded(lambda: alone(scratch, min(ALONE_S, given.seconds)))
+        kinds = [kind for kind in ALONE if any(kind in job for job in wanted)]
+        rows["alone"] = guarded(lambda: alone(scratch, kinds, min(ALONE_S, given.seconds)))
         show(rows, "alone", given.out)
         for name in wanted:
             if end - time.monotonic() < JOB_S / 3:
@@ -156,9 +157,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(END_S)
 
 
-def alone(scratch: Path, limit_s: float) -> dict[str, Any]:
+def alone(scratch: Path, kinds: list[str], limit_s: float) -> dict[str, Any]:
     """Bandwidths and steps without a profiler."""
-    row = run(torchrun("two_ranks_alone.py", *ALONE), scratch / "alone", limit_s)
+    row = run(torchrun("two_ranks_alone.py", *kinds), scratch / "alone", limit_s)
     for line in (scratch / "alone" / "stdout.txt").read_text().splitlines():
         if line.startswith("{"):
             row |= json.loads(line)
@@ -235,15 +236,16 @@ def exposed(kind: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str
     """Exposed transfer of a step as `ranks` has it, and by hand.
 
     `blocking` and `tensor` wait for all that they send, DDP for what is ready only when the
-    backward pass ends: its last bucket of a mebibyte or more, and small ones after it.
+    backward pass ends: its last large bucket.
     """
     steps = max(one["steps"] for one in row["ranks"])
     ours = [one["exposed_transfer_ns"] / steps for one in row["ranks"]]
-    parts = [one for one in row["collectives"] if one["kind"] == "all_reduce" and one["bytes"]]
+    parts = [one for one in row["collectives"]
+             if one["kind"] == "all_reduce" and (one["bytes"] or 0) >= LARGE_BYTES]  # fmt: skip
     if kind == "ddp":
         buckets = [int(size) for size in by_hand["ddp"]["buckets"].split(",")]
-        large = max(row for row, size in enumerate(buckets) if size >= LARGE_BYTES)
-        parts = [{"kind": "all_reduce", "bytes": b, "count": steps} for b in buckets[large:]]
+        last = [size for size in buckets if size >= LARGE_BYTES][-1]
+        parts = [{"kind": "all_reduce", "bytes": last, "count": steps}]
     hand = sum(one["count"] * by_events(one, by_hand) for one in parts) / steps
     found = {"ours_ns": ours, "by_hand_ns": hand, "ratio": float(np.median(ours)) / hand}
     if kind == "ddp":

@@ -141,7 +141,9 @@ def train(
     model: nn.Module, finish: Callable[[], None], steps: int, late: int = 0, wait: bool = False
 ) -> list[float]:
     """Train some steps; seconds of each, ``wait``: to the end of its GPU work."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    kinds = {type(parameter) for parameter in model.parameters()}
+    alike = None if len(kinds) == 1 else False  # torch does not mix kinds of tensors in one kernel
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=alike)
     x = torch.randn(TOKENS, WIDTH, device=next(model.parameters()).device, dtype=DTYPE)
     times = []
     for _ in range(steps):

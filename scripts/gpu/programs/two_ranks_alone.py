@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 two_ranks_alone.py [KIND …]
 
 Rank 0 prints a line of JSON as soon as it has one: ``seconds`` by collective and bytes that a rank
-gives (of a reduce-scatter: gets), by CUDA events around twenty calls; ``spin_s`` of the spin of
+gives (of a reduce-scatter: gets), by CUDA events around twenty calls, the
+shortest of three; ``spin_s`` of the spin of
 ``two_ranks.py``; of each kind ``step_s`` (median, to the end of its GPU work), bytes of its
 parameters and buckets, and ``local_s``, the same with DDP's synchronization left out.
 """
@@ -25,7 +26,8 @@ from two_ranks import GPU, build, connect, spin, synchronize, train
 
 SIZES = [2**power for power in ((12, 14, 16, 18, 20, 22, 24, 25, 26, 28) if GPU else (12, 20))]
 LATE_CYCLES = 3_000_000
-STEPS, STEADY, CALLS = 25, 8, 20
+STEPS, STEADY, CALLS, ROUNDS = 25, 8, 20, 3
+"""Steps of a kind, the first of them that count, calls that are timed together, how often."""
 
 
 def timed(call: Callable[[], object], calls: int = CALLS) -> float:
@@ -59,7 +61,10 @@ def bandwidth(device: torch.device) -> dict[str, Any]:
             "all_gather": lambda p=part, w=whole: dist.all_gather_into_tensor(w, p),  # type: ignore[misc]
             "reduce_scatter": lambda p=part, w=whole: dist.reduce_scatter_tensor(p, w),  # type: ignore[misc]
         }
-        rows += [{"kind": k, "bytes": size, "seconds": timed(call)} for k, call in calls.items()]
+        rows += [
+            {"kind": kind, "bytes": size, "seconds": min(timed(call) for _ in range(ROUNDS))}
+            for kind, call in calls.items()
+        ]
     return {"bandwidth": rows}
 
 
