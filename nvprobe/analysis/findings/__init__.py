@@ -147,8 +147,30 @@ def findings(evidence: Evidence, by: Replay | None = None) -> tuple[Finding, ...
     found = [_bounded(one, evidence.span_ns) for one in others]
     kept = [_weighed(one, evidence.span_ns) for one in found if _notable(one, evidence.window_ns)]
     kept.sort(key=lambda one: -_expected(one))
-    complete = with_sources(evidence, [*map(_by_step, weighed), *kept])
-    return tuple(fitting(evidence, complete))
+    ordered = _delays_first([*map(_by_step, weighed), *kept], evidence.span_ns)
+    return tuple(fitting(evidence, with_sources(evidence, ordered)))
+
+
+def _delays_first(found: Sequence[Finding], span_ns: int) -> list[Finding]:
+    """What delays results by a larger share than the first finding saves goes before it."""
+    saved = [one for one in found if not one.delays_ns]
+    best = saved[0] if saved else None
+    if best is None or best.step_saving is None:
+        share = _expected(best) / span_ns if best else 0.0
+    else:
+        share = best.step_saving.mid / 100
+    late = [one for one in found if one.delays_ns > share * span_ns]
+    rest = [one for one in found if one not in late]
+    return [*late, *(_moved(one, len(late)) for one in rest)]
+
+
+def _moved(finding: Finding, places: int) -> Finding:
+    """A finding that others were put before: the number that it refers to moves as well."""
+    saving = finding.step_saving
+    if saving is None or saving.instead_of is None or not places:
+        return finding
+    moved = dataclasses.replace(saving, instead_of=saving.instead_of + places)
+    return dataclasses.replace(finding, step_saving=moved)
 
 
 def _by_step(finding: Finding) -> Finding:
@@ -166,9 +188,12 @@ def _bounded(finding: Finding, span_ns: int) -> Finding:
 
 
 def _expected(finding: Finding) -> float:
-    """A quarter of the way from low to high: what is sure counts more than what is possible."""
+    """A quarter of the way from low to high: what is sure counts more than what is possible.
+
+    What saves nothing and delays results counts by their delay.
+    """
     low, high = finding.saves_ns
-    return low + (high - low) / 4
+    return max(low + (high - low) / 4, finding.delays_ns)
 
 
 def _notable(finding: Finding, window_ns: int) -> bool:

@@ -125,6 +125,8 @@ class Finding:
     saves_ns: tuple[int, int]
     advice: tuple[str, ...]
     """What to try, the likeliest first."""
+    delays_ns: int = 0
+    """How much later results come by it, all together: a loss where no time is saved."""
     severity: Severity = "info"
     """Set when findings are ranked, from ``saves_ns``."""
     ops: Column | None = field(default=None, repr=False, compare=False)

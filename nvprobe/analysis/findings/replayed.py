@@ -189,6 +189,18 @@ def _pauses(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
     return waits.shorten_gaps(here & (gap >= least))
 
 
+def _graphs_missed(evidence: Evidence, few: Sample, finding: Finding) -> Edit | None:
+    """Graphs for the steps without any, where the replayed steps have as many of these."""
+    mine = _ops(few, finding)
+    step = few.step[few.model.ops.event]
+    found = len(np.unique(step[mine])) / max(few.steps, 1)
+    bare, others = (int(finding.evidence[f"steps_{one}_graph"] or 0) for one in ("without", "with"))
+    if not found or not 1 / 1.5 <= found * (bare + others) / bare <= 1.5:
+        return None
+    events = np.isin(few.step, np.unique(step[mine])) & (few.events.call >= 0)
+    return launches.recaptured(few, events)
+
+
 def _uncalled(few: Sample, finding: Finding) -> Edit | None:
     return None if finding.calls is None else calls.uncalled(few, finding.calls)
 
@@ -224,6 +236,8 @@ _EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
     "recompile": _compile,
     "compile_in_window": _compile,
     "graph_break": _between_graphs,
+    "graph_missed": _graphs_missed,
+    "batch_padding": _scaled,
     "launch_bound": _launches,
     "host_work": _pauses,
     "fp32_gemm": _tensor_cores,

@@ -1,7 +1,8 @@
 """What slows the steps of an inference program, beyond what slows any program.
 
 Steps are compared with steps of the same phase, and graph replays with launches of the same batch.
-Savings are bounds of the captured window: each rule says what its two ends assume.
+Savings are replayed where the replayed steps have what a finding is about as often as the capture
+(`replayed`), else bounds of the captured window: each rule says what its two ends assume.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def prefill_stalls(evidence: Evidence) -> Iterator[Finding]:
             "prefill_tokens": None if (tokens == UNKNOWN).any() else int(tokens.sum()),
         },
         saves_ns=(0, 0),
+        delays_ns=late,
         advice=(
             "read long prompts in smaller chunks: vLLM --max-num-batched-tokens, SGLang "
             "--chunked-prefill-size, TensorRT-LLM enable_chunked_prefill and max_num_tokens",
@@ -107,6 +109,7 @@ def graphs_missed(evidence: Evidence) -> Iterator[Finding]:
             "smallest_batch_without_graph": int(batch[bare].min()) if known else None,
         },
         saves_ns=(high // 2, high),
+        ops=np.flatnonzero(np.isin(evidence.step_of_op, decode[bare])),
         advice=(
             "capture graphs for these batches: vLLM compilation_config.cudagraph_capture_sizes, "
             "SGLang --cuda-graph-max-bs, TensorRT-LLM cuda_graph_config.max_batch_size",
@@ -139,6 +142,7 @@ def padding(evidence: Evidence) -> Iterator[Finding]:
         sources=(),
         evidence={"padding_share": round(wasted, 4), "steps": int(np.count_nonzero(known))},
         saves_ns=(0, high),
+        ops=np.flatnonzero(np.isin(evidence.step_of_op, rows[known])),
         advice=("capture graphs for more batch sizes near those that occur",),
     )
 

@@ -87,6 +87,9 @@ def test_a_prefill_between_decode_steps_is_a_finding_that_saves_nothing() -> Non
     assert finding.evidence["steps"] == 2
     assert finding.evidence["prefill_tokens"] == 8192
     assert finding.saves_ns == (0, 0)
+    assert analysis.findings is not None
+    assert analysis.findings[0] is finding, "tokens are later by more than anything else saves"
+    assert finding.severity == "high"
     assert analysis.inference is not None
     slow = analysis.inference.slowest[0]
     assert slow.reason == "prefill"
@@ -97,13 +100,19 @@ def replayed(scene: Scene) -> None:
     scene.replay(6, 3 * US, 200)
 
 
+def many(scene: Scene) -> None:
+    for _ in range(3):
+        forward(scene, 2 * US)
+
+
 @pytest.mark.parametrize("missed", [0, 6])
 def test_batches_beyond_the_captured_graphs(missed: int) -> None:
     scene = Scene()
     for turn in range(18):
         bare = turn % 3 == 0 and turn // 3 < missed
         batch = 40 if bare else 8
-        iteration(scene, 0, batch, lambda bare=bare: (forward if bare else replayed)(scene))
+        launched = many if bare else replayed
+        iteration(scene, 0, batch, lambda launched=launched: launched(scene))
     found = [one for one in analyzed(scene).findings or () if one.id == "graph_missed"]
     assert bool(found) == bool(missed)
     for finding in found:
@@ -111,7 +120,28 @@ def test_batches_beyond_the_captured_graphs(missed: int) -> None:
         assert finding.evidence["largest_batch_with_graph"] == 8
         assert "beyond 8" in finding.title
         low, high = finding.saves_ns
-        assert 0 < low < high
+        assert 0 <= low < high
+
+
+def test_missed_graphs_are_replayed_where_the_replayed_steps_miss_them_as_often() -> None:
+    scene = Scene()
+    for turn in range(24):
+        bare = turn % 2 == 1
+
+        def body(bare: bool = bare) -> None:
+            if not bare:
+                scene.replay(24, 3 * US, 200)
+            for _ in range(24 if bare else 0):
+                scene.host(12 * US)
+                scene.launch(ADD, 3 * US)
+
+        iteration(scene, 0, 16 if bare else 8, body)
+    (finding,) = [one for one in analyzed(scene).findings or () if one.id == "graph_missed"]
+    saving = finding.step_saving
+    assert saving is not None
+    # A step with a graph takes 140 µs, one without 480: of both, a third.
+    assert saving.low < 35 < saving.high
+    assert analyzed(scene).findings[0].id == "graph_missed"  # type: ignore[index]
 
 
 def test_padding_of_captured_batches() -> None:

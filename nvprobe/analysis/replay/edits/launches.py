@@ -39,21 +39,13 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
     def edit(model: Model, level: Level) -> Model:
         """The model with the change made."""
         model = model.edit()
-        e, o = model.events, model.ops
-        rows = np.flatnonzero(group >= 0)
+        o, rows = model.ops, np.flatnonzero(group >= 0)
         if not len(rows):
             return model
         if level == Level.LOW:
             _less_host(model, rows, *COMPILED)
             return model
-        inside = (group >= 0)[o.event]
-        nodes = np.bincount(group[o.event[inside]], minlength=int(group.max()) + 1)
-        heads = rows[runs(group[rows])]
-        rest = np.setdiff1d(rows, heads)
-        e.gap[rest], e.dur[rest] = 0, 0
-        e.dur[heads] = np.rint(GRAPH_NS + NODE_NS * nodes[group[heads]]).astype(np.int64)
-        o.gap[inside] = np.minimum(o.gap[inside], NODE_GAP_NS)
-        o.lat[inside & np.isin(o.event, rest)] = NEVER
+        inside = _as_graphs(model, group)
         if level == Level.HIGH:
             small = inside & (o.dur < SMALL_NS)
             scale(model, small, FUSED)
@@ -61,6 +53,38 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
         return model
 
     return edit
+
+
+def recaptured(sample: Sample, events: Column) -> Edit:
+    """Each stretch of ``events`` as one graph of the same kernels. Low: half of the host's work."""
+    group = _stretches(sample, events)
+
+    def edit(model: Model, level: Level) -> Model:
+        """The model with the change made."""
+        model = model.edit()
+        rows = np.flatnonzero(group >= 0)
+        if level == Level.LOW:
+            _less_host(model, rows, 0.5, 0.5)
+        elif len(rows):
+            _as_graphs(model, group)
+        return model
+
+    return edit
+
+
+def _as_graphs(model: Model, group: Column) -> Column:
+    """Launch the events of each group at once; gives (bool per op) their ops."""
+    e, o = model.events, model.ops
+    rows = np.flatnonzero(group >= 0)
+    inside = (group >= 0)[o.event]
+    nodes = np.bincount(group[o.event[inside]], minlength=int(group.max()) + 1)
+    heads = rows[runs(group[rows])]
+    rest = np.setdiff1d(rows, heads)
+    e.gap[rest], e.dur[rest] = 0, 0
+    e.dur[heads] = np.rint(GRAPH_NS + NODE_NS * nodes[group[heads]]).astype(np.int64)
+    o.gap[inside] = np.minimum(o.gap[inside], NODE_GAP_NS)
+    o.lat[inside & np.isin(o.event, rest)] = NEVER
+    return inside
 
 
 def compiled(sample: Sample, events: Column) -> Edit:
