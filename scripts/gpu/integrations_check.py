@@ -6,8 +6,10 @@
 Each program of ``programs/trained_by.py`` runs once with its callback in place and once, unedited,
 under ``nvprobe launch --backend torch --steps 10:15`` (and once more under nsys with ``--nsys``).
 Prints one JSON line per library: steps, phases, kernels and GPU busy time per step of each way, and
-whether they agree: steps, phases and kernels the same, busy time within 3 %. A failure is a row.
-About 25 s per library; all processes stop at ``--limit`` seconds.
+whether they agree: steps, phases and kernels the same, busy time within 3 %. A last line compares
+steps after a window with those before it, beside the same steps of the plain program: what is left
+of the recording. A failure is a row. About 15 s per library; all processes stop at ``--limit``
+seconds.
 """
 
 from __future__ import annotations
@@ -114,6 +116,25 @@ def row(library: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]
     return found
 
 
+def outside(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Median step of Accelerate's loop before and after its window, with and without recording."""
+    begin = time.monotonic()
+    found: dict[str, Any] = {"outside": "accelerate"}
+    words = [str(PROGRAM), "accelerate", "--width", str(given.width), "--steps", "200"]
+    ways = {"plain": [], "recorded": ["--record", str(folder / "outside"), "--first", "60"]}
+    for way, more in ways.items():
+        times = folder / f"{way}.json"
+        try:
+            run([*words, "--times", str(times), *more], given.ends - time.monotonic())
+            periods = json.loads(times.read_text())
+            before, after = statistics.median(periods[10:55]), statistics.median(periods[110:190])
+            found[way] = {"before_us": round(before / 1e3, 1), "after_us": round(after / 1e3, 1)}
+        except Exception as error:
+            found[way] = {"error": f"{type(error).__name__}: {error}"[-700:]}
+    found["seconds"] = round(time.monotonic() - begin, 1)
+    return found
+
+
 def main() -> None:
     """All rows, each printed and kept as soon as it is known."""
     parser = argparse.ArgumentParser()
@@ -128,8 +149,9 @@ def main() -> None:
         given.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for library in given.only.split(","):
-            rows.append(row(library, Path(folder), given))
+        for library in filter(None, [*given.only.split(","), "outside"]):
+            made = outside(Path(folder), given) if library == "outside" else None
+            rows.append(made or row(library, Path(folder), given))
             print(json.dumps(rows[-1]), flush=True)
             if given.out is not None:
                 (given.out / "integrations.json").write_text(json.dumps(rows, indent=1))
