@@ -12,6 +12,7 @@ import functools
 import logging
 import sys
 import threading
+import weakref
 from collections import defaultdict
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
@@ -107,12 +108,17 @@ _ABSENT = object()
 def around(function: Callable[..., Any]) -> Callable[[Any], Any]:
     """What `Hooks.replace` takes, of a ``function(original, *args, **kwargs)`` to call instead."""
     uncounted(function)
+    ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def wrap(original: Any) -> Any:
+        if original in ours:
+            return original  # imported from another module, where it was replaced before
+
         @functools.wraps(original)
         def made(*args: Any, **kwargs: Any) -> Any:
             return function(original, *args, **kwargs)
 
+        ours.add(made)
         return made
 
     wrap.function = function  # type: ignore[attr-defined]

@@ -57,6 +57,11 @@ def test_nobody_marks_runs_before_a_recorder_records(marks):
     assert marks == []
 
 
+def test_a_name_imported_from_another_module_is_not_replaced_twice():
+    wrapped = autograd._run_backward(torch.autograd.graph._engine_run_backward)
+    assert autograd._run_backward(wrapped) is wrapped
+
+
 def test_two_runs_of_a_signature_are_named_and_a_few_later_ones(marks):
     engine_runs.recording()
     net = Net()
