@@ -83,7 +83,7 @@ def launched(words: list[str], steps: str, folder: str) -> dict[str, Any]:
     nvprobe = [sys.executable, "-m", "nvprobe"]
     launch = [*nvprobe, "launch", "--steps", steps, "--no-analyze", "-o", folder, *words]
     run(launch, kept)
-    found: dict[str, Any] = json.loads(run([*nvprobe, "analyze", folder, "--json"], kept))
+    found: dict[str, Any] = json.loads(run([*nvprobe, "analyze", folder, "--json", "--all"], kept))
     return found
 
 
