@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from nvprobe.analysis.code_places import FROM
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.program import HUGGING_FACE, LIGHTNING, Program, program
+from nvprobe.analysis.findings.program import GENERATION, HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.libraries import library_of
 
 _Advice = tuple[str, ...]
@@ -97,7 +97,7 @@ def _communication(finding: Finding, known: Program) -> _Advice:
             other_ranks,
             "wrap larger groups of layers; ShardingStrategy.SHARD_GRAD_OP where memory allows",
         )
-    if known.replicated:
+    if known.replicated and _reduces(finding):
         skipped = (
             "model.no_sync() around the forward and backward of all micro-batches but the last"
         )
@@ -109,6 +109,12 @@ def _communication(finding: Finding, known: Program) -> _Advice:
             other_ranks,
         )
     return finding.advice
+
+
+def _reduces(finding: Finding) -> bool:
+    """Whether most of the communication is of gradients' kind: not that of sharded embeddings."""
+    total, reduced = (finding.evidence.get(key) for key in ("communication_ns", "reduction_ns"))
+    return 2 * float(reduced or 0) >= float(total or 0)
 
 
 def _reads(finding: Finding, known: Program) -> _Advice:
@@ -141,6 +147,11 @@ _FOR_ALL: dict[str, Callable[[Finding, Program], _Advice]] = {
 }
 _TRAINERS: dict[str, dict[str, _Advice]] = {
     "launch_bound": {
+        GENERATION: (
+            'generate(cache_implementation="static"): a cache of fixed size, with which generate '
+            "compiles the decode step and replays it as a CUDA graph",
+            "larger batches",
+        ),
         HUGGING_FACE: (
             "TrainingArguments(torch_compile=True): fewer kernels",
             'TrainingArguments(per_device_train_batch_size=…): larger batches; optim="adamw_torch_'

@@ -14,12 +14,14 @@ from nvprobe.attribution.model import Kind
 from nvprobe.trace import Trace
 
 HUGGING_FACE, LIGHTNING = "transformers", "pytorch_lightning"
+GENERATION = "generate"
 _TRAINERS = {
     "transformers/trainer": HUGGING_FACE,
     "pytorch_lightning/": LIGHTNING,
     "lightning/pytorch/": LIGHTNING,
 }
 """How the files of a trainer begin; a model of transformers alone is not a Trainer."""
+_GENERATION = {"transformers/generation/": GENERATION}
 _SHARDING = {"FSDP::": "fully_shard", "FullyShardedDataParallel": "FullyShardedDataParallel"}
 """How the ranges of sharded modules begin, and what makes them."""
 _REPLICATION = "DistributedDataParallel"
@@ -30,7 +32,8 @@ class Program:
     """Facts about a program that decide which advice fits it."""
 
     trainer: str | None = None
-    """`HUGGING_FACE` or `LIGHTNING`: whose trainer runs the loop."""
+    """`HUGGING_FACE` or `LIGHTNING`: whose trainer runs the loop; `GENERATION`, where generate
+    of transformers does and no trainer is used."""
     sharding: str | None = None
     """``fully_shard`` or ``FullyShardedDataParallel``."""
     replicated: bool = False
@@ -60,7 +63,8 @@ def program(evidence: Evidence) -> Program:
     communication = evidence.classes.activity == Activity.COMMUNICATION
     compiled = trace.sidecar.manifests or trace.sidecar.compile_spans
     return Program(
-        trainer=_first_match(_sources(trace), _TRAINERS),
+        trainer=_first_match(_sources(trace), _TRAINERS)
+        or _first_match(_sources(trace), _GENERATION),
         sharding=_first_match(names, _SHARDING),
         replicated=any(name.startswith(_REPLICATION) for name in names),
         collectives=bool((communication & (evidence.ops.graph_node == 0)).any()),

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nvprobe.analysis.findings.model import Evidence, Finding
+from nvprobe.analysis.findings.sampled import kernels_named
 from nvprobe.analysis.findings.sources import common_path, named
 from nvprobe.analysis.grouping import distinct, sums
 from nvprobe.analysis.kernels.classes import Activity
@@ -26,6 +27,7 @@ HOST_TO_DEVICE, PAGEABLE = 1, 1
 SHORT_NODE_NS = 10_000
 GAPPY = 0.1
 """Gaps that take less of the replays than this are what the hardware needs between nodes."""
+_REDUCTIONS = r"(?i)all_?reduce|reduce_?scatter"
 _OTHER_RANKS = (
     "look at the other ranks too (nvprobe ranks): a collective waits for the slowest of them, and "
     "then no network is at fault and nothing here saves it",
@@ -100,6 +102,11 @@ def exposed_communication(evidence: Evidence) -> Iterator[Finding]:
         evidence={
             "exposed_ns": exposed,
             "communication_ns": total,
+            "reduction_ns": int(
+                evidence.attribution.duration[
+                    rows[kernels_named(evidence, rows, _REDUCTIONS)]
+                ].sum()
+            ),
             "operations": len(rows),
             "on_a_compute_stream": int(shared),
             "beyond_the_fastest_ns": exposed - transfer,

@@ -353,6 +353,19 @@ def marked(scene: Scene, mark: str) -> dict[str, object]:
     return {"strings": strings, "marks": marks}
 
 
+@pytest.mark.parametrize(("host_ns", "expected"), [(2 * MS, True), (200 * US, False)])
+def test_host_work_between_replays_of_graphs(host_ns: int, expected: bool) -> None:
+    def body(scene: Scene) -> None:
+        scene.replay(20, 30 * US, 0)
+        scene.host(host_ns)
+
+    found = {one.id: one for one in analysis_of(loop(body, steps=6)).findings or ()}
+    assert ("host_work" in found) is expected
+    if expected:
+        assert found["host_work"].evidence["launches_per_step"] == 1
+        assert "launch_bound" not in found
+
+
 def test_the_line_of_a_sync_is_named() -> None:
     scene = loop(sync_each_layer)
     first = (analysis_of(scene, **marked(scene, "sync train.py:31")).findings or ())[0]

@@ -10,7 +10,7 @@ import pytest
 from nvprobe.analysis.findings import gather
 from nvprobe.analysis.findings.advice import advice_for
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.program import HUGGING_FACE, LIGHTNING, Program, program
+from nvprobe.analysis.findings.program import GENERATION, HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.shapes import range_shapes
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.gaps import device_use
@@ -87,6 +87,20 @@ def test_communication_has_the_knobs_of_what_launches_it() -> None:
     assert said("exposed_communication", Program(collectives=True)).startswith("a\n")
 
 
+def test_a_generated_token_is_compiled_by_an_argument() -> None:
+    known = Program(trainer=GENERATION)
+    assert "cache_implementation" in said("launch_bound", known, "transformers/models/gpt2.py:9")
+    assert "cache_implementation" not in said("launch_bound", known, "decode.py:9")
+
+
+@pytest.mark.parametrize(("reduced", "expected"), [(600, True), (400, False)])
+def test_buckets_are_for_reductions(reduced: int, expected: bool) -> None:
+    mixed = {"communication_ns": 1000, "reduction_ns": reduced}
+    one = dataclasses.replace(finding("exposed_communication"), evidence=mixed)
+    text = "\n".join(advice_for(one, Program(replicated=True, collectives=True)))
+    assert ("bucket_cap_mb" in text) is expected
+
+
 @pytest.mark.parametrize(
     ("trainer", "argument"), [(HUGGING_FACE, "TrainingArguments("), (LIGHTNING, "DataLoader(")]
 )
@@ -142,6 +156,7 @@ def test_gradients_accumulate_over_the_passes_of_one_optimizer_step(
     [
         ("transformers/trainer.py:1589", HUGGING_FACE),
         ("transformers/models/gpt2/modeling_gpt2.py:274", None),
+        ("transformers/generation/utils.py:383", GENERATION),
         ("lightning/pytorch/loops/fit_loop.py:3", LIGHTNING),
         ("train.py:3", None),
     ],
