@@ -4,11 +4,11 @@
     python scripts/gpu/pairs.py --out FOLDER [--programs judge_programs] [--twins] [--part 1/2]
                                 [--only NAME,NAME_hidden] [--limit SECONDS]
 
-Each program as it is and fixed, in turns, without a profiler (``truth.jsonl``: a line a pair), then
-as it is under ``nvprobe launch`` (``NAME.tar.xz``: its run folder without the report of nsys). What
-is done is kept when the time is over. A pair takes 10 to 17 seconds on an H200. ``--twins`` adds to
-each program one named ``NAME_hidden``, whose fix is not worth making. ``scripts/pairs FOLDER``
-makes the table of docs/accuracy.md of it.
+First each program as it is and fixed, in turns, without a profiler (``truth.jsonl``: a line a
+pair), then each as it is under ``nvprobe launch`` (``NAME.tar.xz``: its run folder without the
+report of nsys). Captures start and end beside one another, but only one of them uses the GPU. What
+is done when the time is over is kept. ``--twins`` adds ``NAME_hidden`` to each program, whose fix
+is not worth making. ``scripts/pairs FOLDER`` makes the table of docs/accuracy.md of it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +33,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WINDOW, STEPS = "14:20", "24"
 KEPT = ("*.sqlite", "run.json", "sidecar.*.jsonl")
-LONGEST = 90.0  # seconds for one process
+LONGEST = 90.0  # seconds for one program
+MEASURING = 0.5  # of the time, at most
+BESIDE = 4  # captures that start and end beside one another
 FOUND = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": FOUND, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -45,20 +50,25 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names, with commas between")
     parser.add_argument("--limit", type=float, default=560, help="seconds after which it stops")
     chosen = parser.parse_args()
-    end = time.monotonic() + chosen.limit
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    out = chosen.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     part, parts = map(int, chosen.part.split("/"))
     names = [name for name in chosen.only.split(",") if name]
     names = (names or all_of(chosen.programs, chosen.twins))[part - 1 :: parts]
-    failed = 0
-    with ThreadPoolExecutor(4) as packing:
-        for name in names:
-            problem = one(HERE / f"{chosen.programs}.py", name, chosen.out, end)
-            if problem:
-                failed = 1
-                print(json.dumps({"name": name, "problem": problem[-2000:]}), flush=True)
-            packing.submit(pack, chosen.out / name)
-    return failed
+    program = HERE / f"{chosen.programs}.py"
+    measured = list(measure(program, names, out, begin + MEASURING * chosen.limit))
+    say({"measured": len(measured), "of": len(names), "seconds": time.monotonic() - begin})
+    with ThreadPoolExecutor(BESIDE) as beside:
+        end = begin + chosen.limit
+        captured = sum(beside.map(lambda name: capture(program, name, out, end), measured))
+    say({"captured": captured, "of": len(names), "seconds": time.monotonic() - begin})
+    return int(captured < len(names))
+
+
+def say(what: dict[str, object]) -> None:
+    """A line of JSON."""
+    print(json.dumps(what), flush=True)
 
 
 def all_of(programs: str, twins: bool) -> list[str]:
@@ -68,48 +78,84 @@ def all_of(programs: str, twins: bool) -> list[str]:
     return [name + end for name in names for end in (("", "_hidden") if twins else ("",))]
 
 
-def one(program: Path, name: str, out: Path, end: float) -> str:
-    """Measure and capture one pair; what went wrong."""
-    begin = time.monotonic()
-    arguments = [name.removesuffix("_hidden"), *(["--hidden"] if name.endswith("_hidden") else [])]
-    code, said = run([str(program), *arguments, "--measure"], end)
-    truth = next((line for line in said.splitlines() if line.startswith('{"name"')), "")
-    if code or not truth or "error" in json.loads(truth):
-        return f"not measured ({code}): {truth or said}"
-    with (out / "truth.jsonl").open("a") as lines:
-        lines.write(truth + "\n")
-    launch = ["-m", "nvprobe", "launch", "-q", "-f", "--no-analyze", "--steps", WINDOW]
-    code, said = run(
-        [*launch, "-o", str(out / name), str(program), *arguments, "--steps", STEPS], end
-    )
-    print(json.dumps({"seconds": round(time.monotonic() - begin, 1)}), truth, flush=True)
-    return "" if list((out / name).glob("*.sqlite")) else f"not captured ({code}): {said}"
+def measure(program: Path, names: list[str], out: Path, end: float) -> Iterator[str]:
+    """Measure in one process, in another one after a failure; the names of those that it got."""
+    left = list(names)
+    while left and time.monotonic() < end:
+        process = started([str(program), "--measure", *left])
+        for line in lines_of(process, end):
+            row = json.loads(line) if line.startswith('{"name"') else {"name": None}
+            if row["name"] != left[0]:
+                say({"said": line})
+                continue
+            left.pop(0)
+            print(line, flush=True)
+            if "error" in row:
+                break  # the GPU may be of no use to this process any more
+            with (out / "truth.jsonl").open("a") as truth:
+                truth.write(line + "\n")
+            yield str(row["name"])
+        else:
+            if left:
+                say({"name": left.pop(0), "problem": "not measured: its process ended"})
+        stop(process)
+    for name in left:
+        say({"name": name, "problem": "not measured: no time left"})
 
 
-def run(command: list[str], end: float) -> tuple[int | str, str]:
-    """The exit code and output of Python, stopped with all its children when time is over."""
-    left = min(LONGEST, end - time.monotonic())
-    if left < 1:
-        return "no time left", ""
-    process = subprocess.Popen(
-        [sys.executable, *command], env=ENVIRONMENT, text=True, start_new_session=True,
+def capture(program: Path, name: str, out: Path, end: float) -> bool:
+    """Capture a program and pack what is kept; whether that worked."""
+    folder, begin = out / name, time.monotonic()
+    command = ["-m", "nvprobe", "launch", "-q", "-f", "--no-analyze", "--steps", WINDOW]
+    process = started([*command, "-o", str(folder), str(program), name, "--steps", STEPS], out)
+    said = list(lines_of(process, end))
+    stop(process)
+    good = bool(list(folder.glob("*.sqlite")))
+    more = {} if good else {"problem": f"not captured ({process.returncode})", "said": said[-9:]}
+    say({"name": name, "seconds": time.monotonic() - begin, **more})
+    if good:
+        with tarfile.open(out / f"{name}.tar.xz", "w:xz", preset=6) as archive:
+            for path in (path for kind in KEPT for path in folder.glob(kind)):
+                archive.add(path, f"{name}/{path.name}")
+    shutil.rmtree(folder, ignore_errors=True)
+    return good
+
+
+def started(command: list[str], out: Path | None = None) -> subprocess.Popen[str]:
+    """Python with the command, in a session of its own; with ``out`` alone on its GPU."""
+    lock = {"PAIRS_LOCK": str(out / "lock")} if out else {}
+    return subprocess.Popen(
+        [sys.executable, *command], env=ENVIRONMENT | lock, text=True, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+
+
+def lines_of(process: subprocess.Popen[str], end: float) -> Iterator[str]:
+    """What a process writes until it ends, time is over, or it is silent for too long."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line.rstrip())
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
     try:
-        said, _ = process.communicate(timeout=left)
+        while (
+            line := lines.get(timeout=max(min(LONGEST, end - time.monotonic()), 0.01))
+        ) is not None:
+            yield line
+    except queue.Empty:
+        yield "stopped: it took too long"
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it started, where it has not ended by itself."""
+    try:
+        process.wait(1.0)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        return f"stopped after {left:.0f} s", ""
-    return process.returncode, said
-
-
-def pack(folder: Path) -> None:
-    """``folder.tar.xz`` instead of the folder."""
-    if folder.exists():
-        with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=6) as archive:
-            for path in (path for kind in KEPT for path in folder.glob(kind)):
-                archive.add(path, f"{folder.name}/{path.name}")
-        shutil.rmtree(folder)
+        process.wait()
 
 
 if __name__ == "__main__":
