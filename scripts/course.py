@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tarfile
 import tempfile
 from pathlib import Path
@@ -28,15 +29,13 @@ LAUNCHED = {
 }
 """The commands of those that do not open a window themselves."""
 
-UNCAPTURED = ("00_train", "12_decode_loop")
-
 
 def questions() -> dict[str, str]:
     """The question of each example, by name."""
     rows = re.findall(
         r"^\| \[(\w+)\.py\]\(.*?\) \| (.*?) \|$", (ROOT / "examples/README.md").read_text(), re.M
     )
-    return {name: question for name, question in rows if name not in UNCAPTURED}
+    return dict(rows)
 
 
 def printed(folder: Path, *words: str) -> str:
@@ -55,10 +54,23 @@ def printed(folder: Path, *words: str) -> str:
 
 def report(name: str, folder: Path) -> str:
     """The report of an example's capture."""
+    if name == "00_train":
+        return printed(folder, "analyze", "first")
     if name == "13_late_rank":
         return printed(folder, "ranks", "late_rank")
     inputs = sorted((path.name for path in folder.glob(f"{name}.s*")), reverse=True)
     return printed(folder, "analyze", *inputs)
+
+
+def tutorial(folder: Path) -> str:
+    """The tutorial: what each command of its ``console`` blocks prints is put below it."""
+
+    def answered(block: re.Match[str]) -> str:
+        words = shlex.split(block[1].removeprefix("nvprobe "))
+        return f"```console\n$ {block[1]}\n{printed(folder, *words)}\n```"
+
+    text = (ROOT / "docs" / "tutorial.head.md").read_text()
+    return re.sub(r"```console\n\$ (nvprobe .*)\n```", answered, text)
 
 
 def paragraphs(program: str) -> list[str]:
@@ -106,9 +118,10 @@ def pages() -> dict[str, str]:
     """The text of each page by file name, the list of them first."""
     out = {}
     with tempfile.TemporaryDirectory() as folder:
-        for archive in ("examples", "late_rank"):
+        for archive in ("examples", "late_rank", "tutorial"):
             with tarfile.open(FIXTURES / f"{archive}.tar.xz") as packed:
                 packed.extractall(folder, filter="data")
+        out["tutorial.md"] = tutorial(Path(folder))
         for name, question in questions().items():
             out[f"examples/{name}.md"] = page(name, question, Path(folder))
     rows = [

@@ -30,6 +30,7 @@ PLANTED = {
     "08_cudamalloc_churn": "allocator",
     "09_fp32_gemm": "fp32_gemm",
     "10_unfused_attention": "unfused_attention",
+    "12_decode_loop": "launch_bound",
 }
 
 pytestmark = pytest.mark.skipif(
