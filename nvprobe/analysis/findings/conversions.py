@@ -86,7 +86,7 @@ def layout_conversions(evidence: Evidence, sample: Sample) -> Iterator[Proposed]
             id="layout_conversion",
             ops=op[conversions],
             title=f"Convolutions in {named(paths, path)} convert the layout of their tensors: "
-            f"{np.count_nonzero(conversions) / sample.steps:,.0f} conversions a step",
+            f"{np.count_nonzero(conversions) / sample.steps:,.0f} conversions per step",
             path=path,
             sources=(),
             evidence={

@@ -105,7 +105,7 @@ def _own_work(
     before = _before(evidence, path, _after_pauses(evidence)) if 2 * pauses >= total else ""
     yield _work(
         evidence, path,
-        f"The GPU waits {duration(total // len(evidence.steady))} a step for the host's own work "
+        f"The GPU waits {duration(total // len(evidence.steady))} per step for the host's own work "
         f"in {_named(evidence, path)}{before}",
         total, facts, np.flatnonzero(kernels),
     )  # fmt: skip
@@ -145,7 +145,7 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     doing = f"{operator} in" if operator else "the host's own work in"
     yield _work(
         evidence, path,
-        f"The GPU waits {duration(total // len(paused))} a step for {doing} "
+        f"The GPU waits {duration(total // len(paused))} per step for {doing} "
         f"{_named(evidence, path)}{before}",
         total,
         {"idle_ns": total, "share_of_window": round(total / evidence.window_ns, 4),

@@ -487,7 +487,7 @@ def test_a_long_pause_is_not_promised_to_who_launches_faster() -> None:
     assert set(found) == {"host_work", "launch_bound"}
     pause, launches = found["host_work"], found["launch_bound"]
     assert pause.title.startswith("The GPU waits 2.0")
-    assert pause.title.endswith("a step for the host's own work in step, before step/h2d")
+    assert pause.title.endswith("per step for the host's own work in step, before step/h2d")
     # The first step's pause lies before the first op: no idle time.
     assert (pause.evidence["steps"], pause.evidence["pauses"]) == (4, 4)
     assert pause.step_saving is not None
@@ -648,7 +648,7 @@ def test_a_pause_among_few_launches_is_told_by_what_follows() -> None:
         scene.inside("forward", lambda: healthy(scene))
 
     [found] = [one for one in analysis_of(loop(body)).findings or () if one.id == "host_work"]
-    words = "a step for the host's own work in step, before step/h2d"
+    words = "per step for the host's own work in step, before step/h2d"
     # Of four steps: the pause of the first lies before the first op.
     assert re.fullmatch(rf"The GPU waits [12]\.\d+ ms {words}", found.title)
 
