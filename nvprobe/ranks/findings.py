@@ -16,7 +16,7 @@ from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.cautions import called, listed, together
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
 from nvprobe.ranks.late import typical
-from nvprobe.ranks.start_up import Behind
+from nvprobe.ranks.own_work import Behind
 from nvprobe.trace import Column
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ class Facts:
     @property
     def unit(self) -> str:
         """What delays are counted by."""
-        return (
-            "step" if self.job.delays.by_steps or self.job.seen_in == "host time" else "collective"
-        )
+        by_steps = self.job.delays.by_steps or not len(self.job.members)
+        return "step" if by_steps else "collective"
 
 
 def verdict(facts: Facts) -> str:
@@ -76,7 +75,7 @@ def verdict(facts: Facts) -> str:
     if len(facts.job.numbers) < 2:
         return "A single rank: nothing to compare it with"
     if facts.job.behind:
-        return f"No straggler: {_entered(facts, facts.job.behind[0])}"
+        return f"No straggler: {_without_reason(facts, facts.job.behind[0])}"
     if (slow := next(_slow_groups(facts), None)) is not None:
         return f"No straggler, but a slow network: {slow.title}"
     if not facts.groups:
@@ -105,24 +104,31 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "nothing"
 
 
-def _entered(facts: Facts, one: Behind) -> str:
-    """``rank 0 arrives last because it entered the capture 208 ms later; …``."""
-    return (
-        f"rank {facts.job.numbers[one.rank]} arrives last because it entered the capture "
-        f"{duration(one.entered_ns)} later; its host takes no longer"
+def _without_reason(facts: Facts, one: Behind) -> str:
+    """``rank 0 arrives last, but its host takes no longer: it entered the capture … later``."""
+    said = f"rank {facts.job.numbers[one.rank]} arrives last, but its host takes no longer"
+    if one.entered_ns is not None and one.entered_ns > _NOTABLE * one.host_ns:
+        said += f": it entered the capture {duration(one.entered_ns)} later"
+    return said
+
+
+def _own_work(facts: Facts, one: Straggler) -> str:
+    """``Rank 1 has 1.52 ms more GPU work per step than the others, in step; …``."""
+    said = (
+        f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others"
+        f"{f', in {short_path(one.path, 40)}' if one.path else ''}"
     )
+    if facts.job.behind:
+        return f"{said}; nobody waits for it here: {_without_reason(facts, facts.job.behind[0])}"
+    if any(other.seen_in != one.seen_in for other in facts.stragglers):
+        return f"{said}; another rank is later"
+    return f"{said}; arrivals vary too much to show what it costs"
 
 
 def _late(facts: Facts, one: Straggler) -> str:
     """``Rank 1 is late: the others wait 1.56 ms per step (10% of it) for its GPU work in step``."""
-    if facts.job.behind and facts.job.seen_in == "GPU work":
-        first = facts.job.behind[0]
-        return (
-            f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others, "
-            f"in {short_path(one.path or 'no path', 40)}; nobody waits for it here: rank "
-            f"{facts.job.numbers[first.rank]} entered the capture {duration(first.entered_ns)} "
-            "later"
-        )
+    if one.seen_in == "GPU work":
+        return _own_work(facts, one)
     of_step = ""
     if facts.unit == "step" and facts.job.step_ns:
         of_step = f" ({one.late_ns / facts.job.step_ns:.0%} of it)"
@@ -146,7 +152,7 @@ def _cause(one: Straggler) -> str:
 
 def findings(facts: Facts) -> list[Finding]:
     """All findings, stragglers first."""
-    rules = (_stragglers, _start_up, _slow_groups, _exposed, _bubbles, _uneven, _different)
+    rules = (_stragglers, _behind, _slow_groups, _exposed, _bubbles, _uneven, _different)
     return [finding for rule in rules for finding in rule(facts)]
 
 
@@ -191,20 +197,20 @@ def _alone(delays: Column) -> Column:
 def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
     """At most what this rank is later than the next one, per typical step."""
     job = facts.job
-    if facts.unit != "step" or job.seen_in == "GPU work":
+    if facts.unit != "step" or one.seen_in == "GPU work":
         return None
-    if job.seen_in == "host time" or not alone.size:
+    if one.seen_in == "host time" or not alone.size:
         return one.late_ns
     row = job.numbers.index(one.rank)
-    return max(int(typical(alone[row][None, :])[0]), 0)
+    return min(max(int(typical(alone[row][None, :])[0]), 0), one.late_ns)
 
 
-def _start_up(facts: Facts) -> Iterator[Finding]:
-    """Ranks that are behind since the capture began: waiting for them is nobody's saving."""
+def _behind(facts: Facts) -> Iterator[Finding]:
+    """Ranks that arrive last though they do nothing longer: no saving is promised for them."""
     for one in facts.job.behind:
         yield Finding(
-            id="entered_late",
-            title=_entered(facts, one).capitalize(),
+            id="behind",
+            title=_without_reason(facts, one).capitalize(),
             severity="info",
             ranks=[facts.job.numbers[one.rank]],
             evidence={
@@ -216,7 +222,7 @@ def _start_up(facts: Facts) -> Iterator[Finding]:
             saves_ns=None,
             try_=[
                 "nvprobe analyze of this rank: its GPU waits for its host, as the others' would if "
-                "they had entered together",
+                "their hosts were not ahead",
                 "capture later steps, after all ranks have waited for one another",
             ],
         )
@@ -269,13 +275,18 @@ def _slow_group(group: Group, one: Collective, usual: float) -> Finding:
 
 
 def _exposed(facts: Facts) -> Iterator[Finding]:
-    """Communication that no compute hides, without what is waiting for a rank."""
+    """Communication that no compute hides, without what is waiting for a rank.
+
+    Of each collective what the rank that arrived last has of it: the others may have done their
+    compute while they waited.
+    """
     job = facts.job
     if not job.step_ns or not len(job.members) or not all(one.gpu for one in job.roster.ranks):
         return
-    exposed, size = job.members.exposed_ns, len(job.numbers)
+    met = job.delays.arrivals
+    last = job.exposed_transfer[met.meetings.last][met.meeting]
     steps = np.array([max(len(one.steps), 1) for one in job.roster.ranks])
-    per_step = int(np.median(job.exposed_transfer / steps))
+    per_step = int(np.median(job.by_rank(last) / steps))
     if per_step < _NOTABLE * job.step_ns:
         return
     yield Finding(
@@ -285,7 +296,7 @@ def _exposed(facts: Facts) -> Iterator[Finding]:
         ranks=[],
         evidence={
             "exposed_transfer_ns": per_step,
-            "exposed_ns": int(np.median(np.bincount(job.members.rank, exposed, size) / steps)),
+            "exposed_ns": int(np.median(job.by_rank(job.members.exposed_ns) / steps)),
             "step_ns": job.step_ns,
         },
         saves_ns=None if job.roster.missing else per_step,  # it may be waiting for a missing one

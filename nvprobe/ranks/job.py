@@ -14,9 +14,10 @@ from nvprobe.ranks.differences import differences, spread
 from nvprobe.ranks.late import Delays, delays, typical
 from nvprobe.ranks.map import GPU, HOST
 from nvprobe.ranks.match import AllCollectives, GroupNames, collected, matched
+from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
 from nvprobe.ranks.roster import Roster, roster
-from nvprobe.ranks.start_up import Behind, behind, by_own_kernels
 from nvprobe.ranks.stragglers import (
+    WORTH,
     Excess,
     Straggler,
     Work,
@@ -52,8 +53,6 @@ class Job:
     step_ns: int | None
     """A typical step of a typical rank."""
     stragglers: tuple[tuple[Straggler, Excess | None], ...]
-    seen_in: str
-    """What shows the stragglers: ``collectives``, ``GPU work`` or ``host time``."""
     behind: tuple[Behind, ...]
     """Ranks that are late only because they entered the capture late."""
 
@@ -64,9 +63,13 @@ class Job:
 
     @cached_property
     def exposed_transfer(self) -> Column:
-        """int64 ns by rank: transfer without compute beside it, at most."""
-        moved = np.minimum(self.delays.arrivals.transfer_ns, self.members.exposed_ns)
-        return np.bincount(self.members.rank, moved, len(self.numbers)).astype(np.int64)
+        """int64 ns per member: transfer without compute beside it that holds work up, at most."""
+        exposed = np.minimum(self.members.exposed_ns, self.members.holds_ns)
+        return np.minimum(self.delays.arrivals.transfer_ns, exposed)
+
+    def by_rank(self, values: Column) -> Column:
+        """int64 sums of a value per member by rank."""
+        return np.bincount(self.members.rank, values, len(self.numbers)).astype(np.int64)
 
 
 def job(found: Sequence[Summary]) -> Job:
@@ -86,10 +89,10 @@ def job(found: Sequence[Summary]) -> Job:
         members.exposed_ns, len(ranks.ranks),
     )  # fmt: skip
     spent, step_ns = work(ranks.ranks), _step_ns(ranks.ranks)
-    named, seen_in, entered = _named(ranks, clocks, late, members, code, spent, step_ns)
+    named, entered = _named(ranks, clocks, late, members, code, spent, step_ns)
     return Job(
         ranks, groups, texts, table, members, code, clocks, one_capture, late, spent, step_ns,
-        tuple(named), seen_in, tuple(entered),
+        tuple(named), tuple(entered),
     )  # fmt: skip
 
 
@@ -101,22 +104,23 @@ def _named(
     code: Column,
     spent: Work,
     step_ns: int | None,
-) -> tuple[list[tuple[Straggler, Excess | None]], str, list[Behind]]:
-    """(stragglers with their causes, what shows them, ranks that only entered late)."""
+) -> tuple[list[tuple[Straggler, Excess | None]], list[Behind]]:
+    """(stragglers with their causes, ranks that arrive last though they do nothing longer)."""
     if not len(members):
-        return list(by_own_time(spent, step_ns)), "host time", []
+        return list(by_own_time(spent, step_ns)), []
     error, unit_ns = clocks.error_ns or 0, step_ns if late.by_steps else _between(members, code)
     named: list[tuple[Straggler, Excess | None]] = []
-    entered = []
+    without: list[Behind] = []
     for one in stragglers(late, error, unit_ns):
         cause = excess(spent, one.rank, one.late_ns)
-        if (only := behind(ranks.ranks, clocks, one, cause)) is not None:
-            entered.append(only)
-        elif cause is not None or one.sure:
-            named.append((one, cause))
-    if entered and not named:
-        return list(by_own_kernels(ranks.ranks, entered, error)), "GPU work", entered
-    return named, "collectives", entered
+        judged = by_own_host(ranks.ranks, clocks, one, cause)
+        if isinstance(judged, Behind):
+            without.append(judged)
+        elif judged[1] is not None or one.sure:
+            named.append(judged)
+    known = {one.rank for one, _ in named} | {one.rank for one in without}
+    named += by_own_kernels(ranks.ranks, known, max(error, WORTH * (step_ns or 0)))
+    return named, without
 
 
 def _clocks(
@@ -202,7 +206,7 @@ def _ranks(found: Job) -> list[document.Rank]:
     total = np.bincount(members.rank, members.end - members.start, size).astype(np.int64)
     waited = np.bincount(members.rank, met.wait_ns, size).astype(np.int64)
     exposed = np.bincount(members.rank, members.exposed_ns, size).astype(np.int64)
-    moved = found.exposed_transfer
+    moved = found.by_rank(found.exposed_transfer)
     skewed = met.meetings.latest - met.meetings.first > (found.clocks.error_ns or 0)
     last = np.bincount(members.rank[met.meetings.last[skewed]], minlength=size)
     recorded = np.bincount(found.table.rank, minlength=size)
@@ -279,7 +283,7 @@ def _stragglers(found: Job) -> list[document.Straggler]:
                 kernel=kernel,
                 own_ns=None if cause is None else cause.ns,
                 usual_ns=None if cause is None else cause.usual_ns,
-                seen_in=found.seen_in,
+                seen_in=one.seen_in,
             )
         )
     return out

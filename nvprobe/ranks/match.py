@@ -27,6 +27,7 @@ class AllCollectives(Table):
     start: Column = column("i8", "arrival", unit="ns")
     end: Column = column("i8", "end", unit="ns")
     exposed_ns: Column = column("i8", "without compute beside it", unit="ns")
+    holds_ns: Column = column("i8", "while the GPU's next work was queued", unit="ns")
     bytes: Column = column("i8", "size that the rank gave", missing=-1)
 
 

@@ -16,7 +16,7 @@ from nvprobe.trace import Column
 
 _MOST = 0.5
 """Share of steps in which a straggler adds a delay."""
-_LIKELY, _SURE = 0.95, 0.99
+LIKELY, _SURE = 0.95, 0.99
 """Of chance alone, how often a delay varies more: enough with a cause that is recorded; without."""
 _APART = 5.0
 """Scatters (1.4826 × median absolute deviation) by which it stands out from the others,"""
@@ -44,6 +44,8 @@ class Straggler:
     """Of the steps, those in which it adds one worth a name."""
     sure: bool = True
     """Whether its delays differ too little from step to step for chance, whatever their cause."""
+    seen_in: str = "collectives"
+    """What shows it: ``collectives``, ``GPU work`` or ``host time``."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,18 @@ class Work:
     @cached_property
     def of_others(self) -> Column:
         """float64 (ranks, paths): median of all ranks but the row's own; two ranks at least."""
-        size = len(self.ns)
-        place = np.argsort(np.argsort(self.ns, axis=0, kind="stable"), axis=0)
-        ordered = np.sort(self.ns, axis=0)
-        low, high = (size - 2) // 2, (size - 1) // 2
-        below = np.where(place > low, ordered[low], ordered[min(low + 1, size - 1)])
-        above = np.where(place > high, ordered[high], ordered[min(high + 1, size - 1)])
-        return (below + above) / 2
+        return of_others(self.ns)
+
+
+def of_others(table: Column) -> Column:
+    """float64 of the same shape: the median of each column without the row's own value."""
+    size = len(table)
+    place = np.argsort(np.argsort(table, axis=0, kind="stable"), axis=0)
+    ordered = np.sort(table, axis=0)
+    low, high = (size - 2) // 2, (size - 1) // 2
+    below = np.where(place > low, ordered[low], ordered[min(low + 1, size - 1)])
+    above = np.where(place > high, ordered[high], ordered[min(high + 1, size - 1)])
+    return (below + above) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,13 @@ def stragglers(found: Delays, error_ns: int, step_ns: int | None) -> list[Stragg
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(-late[rows], kind="stable")]
     return [
-        Straggler(int(row), int(late[row]), float(share[row]), _beyond_chance(steady, row, _SURE))
+        Straggler(int(row), int(late[row]), float(share[row]), beyond_chance(steady, row, _SURE))
         for row in rows.tolist()
-        if _beyond_chance(steady, row, _LIKELY)
+        if beyond_chance(steady, row, LIKELY)
     ]
 
 
-def _beyond_chance(delays: Column, row: int, confidence: float) -> bool:
+def beyond_chance(delays: Column, row: int, confidence: float) -> bool:
     """Whether a rank adds more delay than the others by more than steps vary (Student's t).
 
     Of two ranks one always is the later one: in three steps by chance the same one twice. A single
@@ -205,5 +212,6 @@ def by_own_time(found: Work, step_ns: int | None) -> list[tuple[Straggler, Exces
             most = int(np.argmax(more[rank]))
             usual = int(found.ns[rank][most] - more[rank][most])
             cause = _in_path(found, rank, most, usual)
-            out.append((Straggler(rank, int(gained[rank]), 1.0), cause))
+            late = Straggler(rank, int(gained[rank]), 1.0, seen_in="host time")
+            out.append((late, cause))
     return out

@@ -48,6 +48,7 @@ class Collectives(Table):
     start: Column = column("i8", "arrival", unit="ns")
     end: Column = column("i8", "end", unit="ns")
     exposed_ns: Column = column("i8", "part of it without compute beside it", unit="ns")
+    holds_ns: Column = column("i8", "part in which the GPU's next work was queued", unit="ns")
     bytes: Column = column("i8", "size that the rank gave, -1 where unknown", unit="bytes")
 
 

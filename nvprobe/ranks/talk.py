@@ -47,8 +47,29 @@ def gpu_collectives(
         start=ops.start[rows] + zero,
         end=ops.end[rows] + zero,
         exposed_ns=waits.exposed.between(ops.device[rows] + 1, ops.start[rows], ops.end[rows]),
+        holds_ns=_holds(attribution, rows),
         bytes=size,
     ), groups
+
+
+def _holds(attribution: Attribution, rows: Column) -> Column:
+    """Of each op, its time after the device's next one was launched: only then it holds that up.
+
+    Where the host launches the next one later, it is the host that the device waits for.
+    """
+    ops, calls = attribution.trace.ops, attribution.trace.calls
+    start, end = ops.start[rows], ops.end[rows]
+    launched = start.copy()
+    for device in np.unique(ops.device[rows]):
+        all_ops = np.flatnonzero((ops.device == device) & attribution.valid)
+        all_ops = all_ops[np.argsort(ops.start[all_ops], kind="stable")]
+        here = np.flatnonzero(ops.device[rows] == device)
+        place = np.searchsorted(ops.start[all_ops], end[here])
+        here, place = here[place < len(all_ops)], place[place < len(all_ops)]
+        call = attribution.call[all_ops[place]]
+        known = call >= 0
+        launched[here[known]] = calls.start[call[known]]
+    return end - np.clip(launched, start, end)
 
 
 def _kinds(names: list[str], path: Column, texts: Texts) -> Column:
@@ -146,6 +167,7 @@ def host_collectives(
         start=start + zero,
         end=end + zero,
         exposed_ns=end - start,
+        holds_ns=end - start,
         bytes=np.full(len(rows), -1),
     ), groups
 

@@ -10,7 +10,7 @@ import pytest
 from nvprobe.analysis.overlap.arrivals import arrivals
 from nvprobe.ranks.clock import RankClocks
 from nvprobe.ranks.late import Delays
-from nvprobe.ranks.start_up import behind, by_own_kernels
+from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
 from nvprobe.ranks.stragglers import Excess, Straggler, stragglers
 from nvprobe.ranks.summary import Collectives, Groups, Identity, Kernels, Spent, Steps, Summary
 
@@ -96,33 +96,66 @@ LATE = Straggler(0, 20 * MS, 1.0)
 HOST = Excess("host", "step/forward", 25 * MS, 0, 8 * MS)
 
 
-def test_who_entered_late_and_is_no_slower_is_behind() -> None:
-    ranks = [rank(0, enters=200 * MS, host=56 * MS, waits=0, spins=0, idle=True),
-             rank(1, enters=0, host=55 * MS, waits=0, spins=4, idle=False)]  # fmt: skip
-    found = behind(ranks, SAME, LATE, HOST)
-    assert found is not None
-    assert (found.rank, found.entered_ns, found.host_ns) == (0, 200 * MS, 56 * MS)
-    ((late, cause),) = by_own_kernels(ranks, [found], 1000)
-    assert (late.rank, late.late_ns) == (1, 2 * MS)
+def two(first_host: list[int], second_host: list[int], *, enters: int = 200) -> list[Summary]:
+    """Two ranks by the length of their hosts' steps in ms; the first one begins later."""
+    ranks = [rank(0, enters=enters * MS, host=56 * MS, waits=0, spins=0, idle=True),
+             rank(1, enters=0, host=56 * MS, waits=0, spins=0, idle=False)]  # fmt: skip
+    lengths = (first_host, second_host)
+    return [
+        dataclasses.replace(
+            one,
+            steps=one.steps.with_columns(end=one.steps.start + np.array(own) * MS),
+        )
+        for one, own in zip(ranks, lengths, strict=True)
+    ]
+
+
+def test_who_arrives_last_while_its_host_takes_no_longer_is_behind() -> None:
+    found = by_own_host(two([56, 56, 55, 57], [55, 55, 56, 57]), SAME, LATE, HOST)
+    assert isinstance(found, Behind)
+    assert (found.rank, found.entered_ns) == (0, 200 * MS)
+
+
+def test_a_slower_host_is_late_by_what_it_takes_longer() -> None:
+    """It is last by 20 ms a step; its host takes 8 ms longer than the other, which is ahead."""
+    judged = by_own_host(two([60, 56, 56, 56], [40, 48, 48, 49]), SAME, LATE, HOST)
+    assert not isinstance(judged, Behind)
+    late, cause = judged
+    assert cause is not None
+    assert (late.late_ns, cause.ns, cause.usual_ns) == (8 * MS, 56 * MS, 48 * MS)
+    assert cause.path == "step/forward"
+
+
+def test_a_host_that_is_slower_now_and_then_is_not() -> None:
+    judged = by_own_host(two([25, 25, 23, 21], [25, 26, 24, 25], enters=0), SAME, LATE, HOST)
+    assert isinstance(judged, Behind)
+
+
+def test_what_the_other_host_waits_for_its_gpu_is_not_its_own_time() -> None:
+    ranks = two([56] * 4, [56] * 4)
+    steps = ranks[1].steps.with_columns(waits_ns=np.full(4, 15 * MS))
+    judged = by_own_host([ranks[0], dataclasses.replace(ranks[1], steps=steps)], SAME, LATE, HOST)
+    assert not isinstance(judged, Behind)
+    assert judged[0].late_ns == 15 * MS
+
+
+@pytest.mark.parametrize("category", ["compute", "sync"])
+def test_other_causes_stay_as_they_are(category: str) -> None:
+    cause = dataclasses.replace(HOST, category=category)
+    assert by_own_host(two([56] * 4, [56] * 4), SAME, LATE, cause) == (LATE, cause)
+
+
+def test_kernels_that_only_one_rank_runs_in_each_step() -> None:
+    ranks = [rank(0, enters=0, host=56 * MS, waits=0, spins=0, idle=True),
+             rank(1, enters=0, host=56 * MS, waits=0, spins=4, idle=False)]  # fmt: skip
+    ((late, cause),) = by_own_kernels(ranks, (), MS)
+    assert (late.rank, late.late_ns, late.seen_in) == (1, 2 * MS, "GPU work")
+    assert cause is not None
     assert (cause.category, cause.path, cause.usual_ns) == ("compute", "step", 0)
-    alike = [ranks[0], dataclasses.replace(ranks[1], kernels=ranks[0].kernels)]
-    assert by_own_kernels(alike, [found], 1000) == []
-
-
-def test_a_slower_host_is_a_straggler_also_where_the_other_waits() -> None:
-    """Both steps take 56 ms, of which the host of rank 1 waits 20 for its GPU."""
-    ranks = [rank(0, enters=200 * MS, host=56 * MS, waits=0, spins=0, idle=True),
-             rank(1, enters=0, host=56 * MS, waits=20 * MS, spins=0, idle=False)]  # fmt: skip
-    assert behind(ranks, SAME, LATE, HOST) is None
-
-
-def test_who_entered_with_the_others_is_not_behind() -> None:
-    ranks = [rank(0, enters=MS, host=56 * MS, waits=0, spins=0, idle=True),
-             rank(1, enters=0, host=56 * MS, waits=0, spins=0, idle=False)]  # fmt: skip
-    assert behind(ranks, SAME, LATE, HOST) is None
-
-
-def test_gpu_work_makes_late_whoever_entered_first() -> None:
-    ranks = [rank(0, enters=200 * MS, host=56 * MS, waits=0, spins=4, idle=True),
-             rank(1, enters=0, host=56 * MS, waits=0, spins=0, idle=False)]  # fmt: skip
-    assert behind(ranks, SAME, LATE, dataclasses.replace(HOST, category="compute")) is None
+    assert by_own_kernels(ranks, (), 3 * MS) == []  # not worth it
+    assert by_own_kernels(ranks, (1,), MS) == []  # named already
+    assert by_own_kernels(ranks[:1] * 2, (), MS) == []
+    seldom = [ranks[0], rank(1, enters=0, host=56 * MS, waits=0, spins=3, idle=False)]
+    assert by_own_kernels(seldom, (), MS) == []  # not in each step
+    stages = [dataclasses.replace(one, texts=(*one.texts, "send_recv")) for one in ranks]
+    assert by_own_kernels(stages, (), MS) == []
