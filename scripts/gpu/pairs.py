@@ -33,7 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WINDOW, STEPS = "14:20", "24"
 KEPT = ("*.sqlite", "run.json", "sidecar.*.jsonl")
-LONGEST = 90.0  # seconds for one program
+SILENT = 40.0  # seconds for one program to be measured
+LONGEST = 75.0  # seconds for a capture
 MEASURING = 0.5  # of the time, at most
 BESIDE = 4  # captures that start and end beside one another
 FOUND = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -83,7 +84,7 @@ def measure(program: Path, names: list[str], out: Path, end: float) -> Iterator[
     left = list(names)
     while left and time.monotonic() < end:
         process = started([str(program), "--measure", *left])
-        for line in lines_of(process, end):
+        for line in lines_of(process, end, SILENT):
             row = json.loads(line) if line.startswith('{"name"') else {"name": None}
             if row["name"] != left[0]:
                 say({"said": line})
@@ -108,7 +109,7 @@ def capture(program: Path, name: str, out: Path, end: float) -> bool:
     folder, begin = out / name, time.monotonic()
     command = ["-m", "nvprobe", "launch", "-q", "-f", "--no-analyze", "--steps", WINDOW]
     process = started([*command, "-o", str(folder), str(program), name, "--steps", STEPS], out)
-    said = list(lines_of(process, end))
+    said = list(lines_of(process, min(end, begin + LONGEST), LONGEST))
     stop(process)
     good = bool(list(folder.glob("*.sqlite")))
     more = {} if good else {"problem": f"not captured ({process.returncode})", "said": said[-9:]}
@@ -130,7 +131,7 @@ def started(command: list[str], out: Path | None = None) -> subprocess.Popen[str
     )  # fmt: skip
 
 
-def lines_of(process: subprocess.Popen[str], end: float) -> Iterator[str]:
+def lines_of(process: subprocess.Popen[str], end: float, silent: float) -> Iterator[str]:
     """What a process writes until it ends, time is over, or it is silent for too long."""
     lines: queue.Queue[str | None] = queue.Queue()
 
@@ -142,7 +143,7 @@ def lines_of(process: subprocess.Popen[str], end: float) -> Iterator[str]:
     threading.Thread(target=read, daemon=True).start()
     try:
         while (
-            line := lines.get(timeout=max(min(LONGEST, end - time.monotonic()), 0.01))
+            line := lines.get(timeout=max(min(silent, end - time.monotonic()), 0.01))
         ) is not None:
             yield line
     except queue.Empty:
