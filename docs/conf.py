@@ -11,7 +11,7 @@ from sphinx.util.logging import getLogger
 DOCS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/nvprobe/nvprobe"
 LINK = re.compile(r"(?<=\]\()(\.\./[\w./-]+)")
-ENTRY = re.compile(r"^\* \[.*?\]\((?!\w+:)([\w./-]+)\.md\)", re.MULTILINE)
+ENTRY = re.compile(r"^\* \[(.*?)\]\((?!\w+:)([\w./-]+)\.md\)", re.MULTILINE)
 
 project = "nvprobe"
 author = "The nvprobe developers"
@@ -23,6 +23,8 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "nvprobe"
 html_copy_source = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "source_repository": REPOSITORY,
     "source_branch": "main",
@@ -51,7 +53,7 @@ def outside(page: str, folder: Path, link: str) -> str:
 
 def toctree(section: str) -> str:
     """What puts the pages that a section lists into the navigation, under its heading."""
-    pages = "\n".join(ENTRY.findall(section))
+    pages = "\n".join(f"{name} <{page}>" for name, page in ENTRY.findall(section))
     title = section.partition("\n")[0]
     return f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{pages}\n```\n\n" if pages else ""
 
