@@ -57,7 +57,8 @@ def test_a_link_to_nowhere_is_an_error(site: Path, tmp_path: Path) -> None:
     text = "# A page\n\n[a](#nowhere) [b](other.md) [c](../nowhere.txt)\n"
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(text)
-    (tmp_path / "docs" / "conf.py").write_text((DOCS / "conf.py").read_text())
+    for name in ("conf.py", "site.css"):
+        (tmp_path / "docs" / name).write_text((DOCS / name).read_text())
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "dummy"]
     done = subprocess.run(
         [*command, tmp_path / "docs", tmp_path / "html"], capture_output=True, text=True
