@@ -9,6 +9,7 @@ epoch another path than the later ones.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.hooks import Hooks, around
 from nvprobe.instrumentation.periods import periods
 
+log = logging.getLogger("nvprobe")
 _hooks = Hooks("phases of trainers")
 EVALUATION = emitter.label("evaluation", Category.PHASE)
 CHECKPOINT = emitter.label("checkpoint", Category.PHASE)
@@ -141,9 +143,12 @@ def _begin_epoch(number: float | None) -> None:
     if not awake.now or domain is None or emitter.backend() != "nvtx":
         return
     _end_epoch()
-    payload = None if number is None else int(number)
-    label: Any = emitter.label("epoch", Category.PHASE, payload)
-    _epoch = domain.start_range(label)
+    try:
+        payload = None if number is None else int(number)
+        label: Any = emitter.label("epoch", Category.PHASE, payload)
+        _epoch = domain.start_range(label)
+    except Exception as error:  # a trainer's own idea of an epoch
+        log.debug("no span of an epoch: %r", error)
 
 
 def _end_epoch() -> None:

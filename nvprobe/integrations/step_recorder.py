@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from nvprobe.errors import UsageError
 from nvprobe.instrumentation import awake, emitter, instrument, sidecar, steps
@@ -37,6 +38,8 @@ log = logging.getLogger("nvprobe")
 LEAD = 3
 """Steps before the window in which the program is instrumented: one to find the optimizer, and the
 two in which names and lines are noted."""
+
+NOT_REACHED = "nothing is recorded: step %d was not reached"
 
 
 class StepRecorder:
@@ -73,7 +76,9 @@ class StepRecorder:
         if self.over or done < self.first - LEAD:
             return
         with self._without_harm():
-            if self._recording is None:
+            if done >= self.last and self._recording is None:
+                self.over = True
+            elif self._recording is None:
                 self._recording = _Recording(self.first, self.last, self.output, done)
                 self.folder = self._recording.folder
             elif self._recording.is_complete():
@@ -81,11 +86,13 @@ class StepRecorder:
 
     def finish(self) -> None:
         """End what is recorded and give the program its functions back."""
-        self.over = True
         recording, self._recording = self._recording, None
         if recording is not None:
+            self.over = True
             with self._without_harm():
                 recording.end()
+        elif not self.over:
+            log.warning(NOT_REACHED, self.first)
 
     @contextlib.contextmanager
     def _without_harm(self) -> Iterator[None]:
@@ -104,7 +111,12 @@ class StepRecorder:
 class _Recording:
     """The instrumented stretch of a program, from before the window to behind it."""
 
+    current: ClassVar[_Recording | None] = None
+    """The one of this process."""
+
     def __init__(self, first: int, last: int, output: Path | None, done: int) -> None:
+        if _Recording.current is not None:
+            raise RuntimeError("other steps are being recorded")
         self.place = _place()
         self.pid = os.getpid()
         self.started = time.time()
@@ -113,6 +125,7 @@ class _Recording:
         self.ours = emitter.silent() or not instrument.is_on()
         """Whether the program has no instrumentation that a tool listens to."""
         declare(self.place)
+        _Recording.current = self
         try:
             if self.ours:
                 instrument.remove()
@@ -139,10 +152,13 @@ class _Recording:
         """Close the window, give everything back and say what was recorded."""
         if os.getpid() != self.pid:
             return
-        self.watch.finish()
-        self.give_back()
+        try:
+            self.watch.finish()
+        finally:
+            self.give_back()
         if self.watch.opened is None:
             _take_back(self.folder)
+            log.warning(NOT_REACHED, self.watch.first)
         elif _write_run_json(self) and not self.place.rank:
             alone = self.place.rank is None
             command = f"analyze {self.folder}" if alone else f"ranks {self.folder.parent}"
@@ -157,6 +173,7 @@ class _Recording:
             instrument.remove()
         emitter.use(self.before)
         declare(None)
+        _Recording.current = None
 
 
 def _place() -> Placement:

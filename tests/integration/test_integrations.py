@@ -14,6 +14,7 @@ import pytest
 
 import nvprobe
 from tests.conftest import ROOT
+from tests.nvtx_recorder import Recorder
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -97,8 +98,25 @@ def test_in_place_is_what_a_launch_records(library: str, tmp_path: Path):
     ran = {int(step): functions for step, *functions in counted}
     assert len(ran) == 24
     for step in (1, 2, 3, 4, 5, 6, 17, 18, 19, 20, 21, 22, 23):
-        assert len(ran[step]) <= 3, (step, ran[step])  # the layer's own call, and the count's
+        assert len(ran[step]) <= 4, (step, ran[step])  # the layer's own call, and its count
     assert len(ran[12]) > 100
+
+
+@pytest.mark.parametrize("library", ["lightning", "trainer"])
+def test_epochs_are_spans_and_evaluations_in_no_step(library: str, recorder: Recorder):
+    needs(library)
+    code = f"""
+import nvprobe; nvprobe.instrument(children=False)
+import sys; sys.argv = ["trained_by.py", {library!r}, "--width", "8", "--steps", "6"]
+exec(compile(open({PROGRAM!r}).read(), "trained_by.py", "exec"))
+"""
+    recording = recorder.run(code, timeout=300)
+    spans = [one for one in recording.events if one.kind in ("start", "end")]
+    assert [one.kind for one in spans] == ["start", "end"] * 2
+    assert [(one.text, one.payload) for one in spans[::2]] == [("epoch", 0), ("epoch", 1)]
+    assert [one.payload for one in recording.ranges("step")] == [0, 1, 2, 3, 4, 5]
+    evaluations = [one.path for one in recording.ranges("phase") if one.name == "evaluation"]
+    assert set(evaluations) == {("evaluation",)}
 
 
 def test_ranks_of_lightning_record_themselves(tmp_path: Path):
@@ -148,7 +166,8 @@ def train():
             if number % 2:
                 optimizer.step()
                 optimizer.zero_grad()
-    print("trained", len(loader), loader.batch_size)
+    left = type(net).forward.__code__.co_freevars + torch.save.__code__.co_freevars
+    print("trained", len(loader), loader.batch_size, left)
 """
 
 
@@ -159,16 +178,21 @@ def test_a_loop_with_accumulated_gradients(tmp_path: Path):
     assert results.ranges.loc["step/forward"]["calls"] == 4
 
 
+def test_a_training_that_ends_before_the_window(tmp_path: Path):
+    done = python("-c", LOOP.replace("(3, 5)", "(12, 15)") + "train()", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    assert "nothing is recorded: step 12 was not reached" in done.stderr
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
         "open(sys.argv[1], 'w').close(); train()",
         "with torch.profiler.profile(): train()",
-        "from nvprobe.instrumentation import instrument as i; i._PARTS = None; train()",
         "from nvprobe.launch import window as w; w.StepWatch.finish = None; train()",
     ],
 )
 def test_a_failure_of_ours_is_none_of_the_training(tmp_path: Path, trouble: str):
     done = python("-c", f"{LOOP}{trouble}", str(tmp_path / "run"))
-    assert done.stdout == "trained 12 2\n"
+    assert done.stdout == "trained 12 2 ()\n"
     assert "these steps are not recorded: " in done.stderr

@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, Dataset
 
-BATCH, TOKENS, CLASSES = 16, 128, 8
+BATCH, TOKENS, CLASSES = 16, 128 if torch.cuda.is_available() else 4, 8
 
 
 class Classifier(nn.Module):
