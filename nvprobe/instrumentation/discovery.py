@@ -68,7 +68,8 @@ def start(**options: Any) -> None:
 
 
 def _sleep() -> None:
-    _rest_if_asleep(steps.count())
+    """After a window, models have been met; before the first, not before some steps."""
+    _rest_if_asleep(COLD_STEPS if modules.annotated_roots else steps.count())
 
 
 def _rest_if_asleep(done: int) -> None:

@@ -118,8 +118,14 @@ def test_windows_of_the_program_wake_and_send_to_sleep(recorder: Recorder):
             "    optimizer.step()\n    if number in (3, 7): window.__exit__(None, None, None)",
         )
         .replace("for _ in range", "for number in range")
+        .replace("patched = []", "patched = wrapped = []")
+        .replace(
+            "patched.append(torch.Tensor.to is not to)",
+            "number in (3, 5, 7, 9) and wrapped.append(hasattr(nn.Linear.forward, '__wrapped__'))",
+        )
         .replace("import torch\n", "import nvprobe; nvprobe.instrument()\nimport torch\n", 1)
     )
+    assert "[True, False, True, False, False]" in recording.stdout, "forward of Linear is wrapped"
     steps = [
         step.payload
         for step in recording.ranges("step")
