@@ -224,6 +224,19 @@ def test_what_is_compiled_between_windows_is_not_compiled_again(recorder: Record
         for _ in range(5):
             step(model)
         assert wrapped(Net, Derived, nn.Linear) == [True, False, False]
+        awake.hold()                       # what a CUDA graph's capture does
+        assert wrapped(Net, Derived, nn.Linear) == [True, True, True]
+        awake.release()
+        step(model)
+        step(model)
+        assert wrapped(Net, Derived, nn.Linear) == [True, False, False]
+        own = nn.Linear.forward
+        nn.Linear.forward = lambda self, x: own(self, x)  # replaced by the program meanwhile
+        awake.wake()
+        assert nn.Linear.forward.__wrapped__.__name__ == "<lambda>"
+        awake.sleep()
+        assert nn.Linear.forward.__name__ == "<lambda>"
+        assert not hasattr(nn.Linear.forward, "__wrapped__")
         compiled = torch.compile(model, backend="eager")
         step(compiled)
         assert wrapped(Net, Derived, nn.Linear) == [True, True, True]
