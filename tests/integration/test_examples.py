@@ -50,6 +50,33 @@ def test_example_runs_on_a_cpu(example: Path, fixed: bool) -> None:
     assert result["step_ms"] > 0
 
 
+def test_the_late_rank_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    run, example = tmp_path / "run", ROOT / "examples" / "13_late_rank.py"
+    command = [
+        sys.executable, "-m", "nvprobe", "launch", "--backend", "torch", "--steps", "5:15", "-o",
+        run, "torchrun", "--nproc-per-node", "2", example,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    late = json.loads((run / "ranks.json").read_text())["stragglers"]
+    assert [one["rank"] for one in late] == [1], done.stderr
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_program_of_the_tutorial_runs_on_a_cpu(workers: int) -> None:
+    pytest.importorskip("torch")
+    program = ROOT / "examples" / "tutorial" / "train.py"
+    options = ["--steps", "10", "--side", "16", "--workers", str(workers)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, program, *options], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 10: loss" in done.stdout
+
+
 def test_each_example_plants_one_cause_and_says_what_is_advised() -> None:
     assert len(EXAMPLES) == 12
     for example in EXAMPLES:

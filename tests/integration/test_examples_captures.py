@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import nvprobe
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.attribution import attribute
 from nvprobe.merging.load import load
@@ -94,3 +95,17 @@ def test_the_measured_gain_lies_within_the_bound(
     saving = (analyses[example].findings or ())[0].step_saving
     assert saving is not None
     assert saving.low <= 100 * (1 - after["step_ms"] / before["step_ms"]) <= saving.high
+
+
+def test_the_tutorial_is_of_its_program(tmp_path: Path) -> None:
+    """The captures name lines of the file as it is; after the change another cause is first."""
+    with tarfile.open(FIXTURES / "tutorial.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    before, after = (nvprobe.analyze(tmp_path / name).analysis for name in ("before", "after"))
+    first = (before.findings or ())[0]
+    program = (ROOT / "examples" / "tutorial" / "train.py").read_text().splitlines()
+    lines = [int(source.rpartition(":")[2]) for source in first.sources]
+    assert first.id == "input_wait"
+    assert [program[line - 1].split()[0] for line in lines] == ["def", "for"]
+    assert "def __getitem__" in program[lines[0] - 1]
+    assert after.verdict.startswith("bound by copies")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +15,11 @@ import pytest
 from nvprobe.cli import COMMANDS, cli
 from nvprobe.cli.settings import Settings
 from tests.conftest import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -70,3 +78,11 @@ def test_there_are_command_lines_of_most_commands() -> None:
     assert set(COMMANDS) - used <= {"cache", "facts", "mcp", "redact"}
     with pytest.raises(click.UsageError):
         accepts(cli, ["analyze", "run", "--nothing"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_settings_are_toml_and_documents_json(page: Path) -> None:
+    for kind, text in re.findall(
+        r"^```(toml|json)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+    ):
+        (tomllib.loads if kind == "toml" else json.loads)(text)
