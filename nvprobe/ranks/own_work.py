@@ -19,6 +19,7 @@ import numpy as np
 from nvprobe.ranks.clock import RankClocks
 from nvprobe.ranks.late import START_UP, typical
 from nvprobe.ranks.stragglers import (
+    ALONE,
     LIKELY,
     WORTH,
     Excess,
@@ -64,7 +65,9 @@ def by_own_host(
     own, usual = int(times[late.rank]), int(of_others(times[:, None])[late.rank, 0])
     if own - usual > WORTH * usual and beyond_chance(steady, late.rank, LIKELY):
         late = dataclasses.replace(late, late_ns=min(late.late_ns, own - usual))
-        return late, dataclasses.replace(cause, ns=own, usual_ns=usual)
+        in_one_place = cause.in_path_ns >= ALONE * (cause.ns - cause.usual_ns)
+        path = cause.path if in_one_place else None  # else it is slower wherever it works
+        return late, dataclasses.replace(cause, ns=own, usual_ns=usual, path=path)
     entered = _entered(ranks, clocks, late.rank, steps[0])
     return Behind(late.rank, late.late_ns, entered, own, usual)
 

@@ -28,7 +28,7 @@ _BY_HOST_TIME = 0.1
 """Of a step: host times of ranks differ by less for no reason."""
 EXPLAINS = 0.3
 """Share of the delay that what a rank does longer must reach to count as its cause."""
-_ALONE = 0.5
+ALONE = 0.5
 """Share that what it does longer in one path must reach to be named without the other paths."""
 
 
@@ -160,7 +160,7 @@ def excess(found: Work, rank: int, late_ns: int) -> Excess | None:
     others = found.of_others[rank]
     more = found.ns[rank] - others
     most = int(np.argmax(more))
-    if more[most] >= _ALONE * late_ns:
+    if more[most] >= ALONE * late_ns:
         return _in_path(found, rank, most, int(others[most]))
     categories = np.array([_category(kind) for kind in found.kind])
     totals = {one: float(more[categories == one].sum()) for one in np.unique(categories).tolist()}

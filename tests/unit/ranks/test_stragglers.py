@@ -123,7 +123,12 @@ def test_a_slower_host_is_late_by_what_it_takes_longer() -> None:
     late, cause = judged
     assert cause is not None
     assert (late.late_ns, cause.ns, cause.usual_ns) == (8 * MS, 56 * MS, 48 * MS)
-    assert cause.path == "step/forward"
+    assert cause.path is None  # a third of its idle time is there: it is slower everywhere
+    one_place = dataclasses.replace(HOST, in_path_ns=20 * MS)
+    judged = by_own_host(two([60, 56, 56, 56], [40, 48, 48, 49]), SAME, LATE, one_place)
+    assert not isinstance(judged, Behind)
+    assert judged[1] is not None
+    assert judged[1].path == "step/forward"
 
 
 def test_a_host_that_is_slower_now_and_then_is_not() -> None:
