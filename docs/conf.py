@@ -15,6 +15,7 @@ ENTRY = re.compile(r"^\* \[(.*?)\]\((?!\w+:)([\w./-]+)\.md\)", re.MULTILINE)
 
 project = "nvprobe"
 author = "The nvprobe developers"
+project_copyright = "the nvprobe developers, Apache-2.0"
 extensions = ["myst_parser"]
 exclude_patterns = ["*.head.md", "*.tail.md", "**/*.head.md", "**/*.tail.md"]
 highlight_language = "text"
@@ -23,6 +24,7 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "nvprobe"
 html_copy_source = False
+html_show_search_summary = False  # it would be fetched, which a browser refuses from a folder
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {
