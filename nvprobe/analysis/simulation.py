@@ -19,7 +19,7 @@ from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.edits.batch import larger_batch
 from nvprobe.analysis.replay.edits.launches import cuda_graph
 from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
-from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.levels import Edit, Level, changed
 from nvprobe.analysis.replay.model import Model
 from nvprobe.analysis.replay.prepared import Replay, replay_of
 from nvprobe.analysis.replay.sample import Sample
@@ -88,7 +88,7 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
         replay_error=good.error,
         step_with_ns=_steps_with(by, edit),
         before=critical_time(few, model, waited.syncs, classes),
-        after=critical_time(few, edit(model, Level.MID), waited.syncs, classes),
+        after=critical_time(few, changed(model, edit, Level.MID), waited.syncs, classes),
     )
 
 
@@ -103,12 +103,9 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
         *([_batch(few, asked.batch)] if asked.batch != 1 else []),
     ]
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         for one in edits:
-            model = one(model, level)
-        return model
+            one(model, level)
 
     return edit
 
@@ -118,7 +115,9 @@ def _steps_with(by: Replay, edit: Edit) -> tuple[int, int, int]:
 
     Expected is the mean over the calibrations.
     """
-    lengths = {level: [step_of(edit(model, level)) for model in by.models] for level in Level}
+    lengths = {
+        level: [step_of(changed(model, edit, level)) for model in by.models] for level in Level
+    }
     scale = by.step_ns / max(by.steps_ns[0], 1)
     all_ = [one for some in lengths.values() for one in some]
     mid = float(np.mean(lengths[Level.MID]))
@@ -155,11 +154,8 @@ def _faster(few: Sample, name: str, times: float) -> Edit:
     if not ops.any():
         raise UsageError(f"--speed-up {name}: no op of the steps is of this class")
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         changes.scale(model, ops, 1 / times)
-        return model
 
     return edit
 
@@ -176,12 +172,9 @@ def _of_class(classes: OpClasses, name: str) -> Column:
 def _without(few: Sample, path: str) -> Edit:
     events, ops = _events_in(few, path), _ops_in(few, path)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         changes.drop(model, events)
         changes.drop_ops(model, ops)
-        return model
 
     return edit
 

@@ -1,6 +1,6 @@
 """What a change does to a model: the primitives that every kind of change is made of.
 
-Each works in place on a model that ``Model.edit`` gave. Rows stay: a dropped one takes no time.
+Each works in place. Rows stay: a dropped one takes no time.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ def unwait(model: Model, events: Column) -> None:
     copies = waiting & launching
     e.dur[copies] = np.minimum(e.dur[copies], ASYNC_NS)
     e.dur[events & (e.kind == EventKind.SYNC) & ~launching] = 0
+
+
+def own_stream(model: Model, ops: Column) -> None:
+    """Ops run on a stream of their own, and no op of another stream waits for them."""
+    model.ops.stream[ops] = len(model.tails)
+    model.tails = np.append(model.tails, NEVER)
+    after = (model.ops.dep >= 0) & ops[np.maximum(model.ops.dep, 0)]
+    model.ops.dep[after] = NOTHING
 
 
 def scale(model: Model, ops: Column, factor: float | Column) -> None:

@@ -16,5 +16,12 @@ class Level(IntEnum):
     HIGH = 2
 
 
-Edit = Callable[[Model, Level], Model]
-"""The changed model; the given one stays as it is."""
+Edit = Callable[[Model, Level], None]
+"""Changes a model in place."""
+
+
+def changed(model: Model, edit: Edit, level: Level) -> Model:
+    """A copy with the change made."""
+    copy = model.edit()
+    edit(copy, level)
+    return copy

@@ -74,7 +74,7 @@ class QueuedOps(Table):
     dep_lat: Column = column("i8")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Model:
     """A sequence of steps of one process."""
 
@@ -88,7 +88,7 @@ class Model:
     """No step is shorter, whatever the host and the GPU do."""
 
     def edit(self) -> Model:
-        """A copy whose columns may be written to."""
+        """A copy that may be changed."""
         return dataclasses.replace(
             self, events=_copied(self.events), ops=_copied(self.ops), tails=self.tails.copy()
         )

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from nvprobe.analysis.replay.costs import step_of
-from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.levels import Edit, Level, changed
 from nvprobe.analysis.replay.model import Model
 
 NOTABLE = 0.02
@@ -90,7 +90,7 @@ class _Saved(NamedTuple):
 
 
 def _saved(base: Model, step: int, edit: Edit, level: Level) -> float:
-    return max(1 - step_of(edit(base, level)) / step, 0.0) if step else 0.0
+    return max(1 - step_of(changed(base, edit, level)) / step, 0.0) if step else 0.0
 
 
 def _bounds(bases: Sequence[Model], steps: list[int], one: Proposal) -> tuple[float, float]:
@@ -115,7 +115,7 @@ def _greedy(
             break
         best = _best(models[0], able, proposals)
         order.append((best, left.pop(best).mid, None))
-        models = [proposals[best].edit(model, Level.MID) for model in models]
+        models = [changed(model, proposals[best].edit, Level.MID) for model in models]
         now = [step_of(model) for model in models]
         before = left
         left = {number: _after(models, now, steps, proposals[number]) for number in before}
@@ -152,7 +152,7 @@ def _best(model: Model, able: dict[int, _Saved], proposals: Sequence[Proposal]) 
 
 def _spares_host(model: Model, edit: Edit) -> bool:
     """Whether a change is one of what the host does, and not of kernels alone."""
-    had, has = model.events, edit(model, Level.MID).events
+    had, has = model.events, changed(model, edit, Level.MID).events
     columns = (had.gap, has.gap), (had.dur, has.dur), (had.awaits, has.awaits)
     return not all(np.array_equal(one, other) for one, other in columns)
 
@@ -161,7 +161,7 @@ def _after(models: Sequence[Model], now: list[int], steps: list[int], one: Propo
     """What a change saves of the unchanged ``steps`` in models that now take ``now``."""
 
     def saved(number: int, level: Level) -> float:
-        shorter = now[number] - step_of(one.edit(models[number], level))
+        shorter = now[number] - step_of(changed(models[number], one.edit, level))
         return max(shorter / max(steps[number], 1), 0.0)
 
     # A level may turn out the other way round: with less on the GPU a step may end differently.

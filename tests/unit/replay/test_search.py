@@ -11,7 +11,7 @@ from nvprobe.analysis.replay import changes
 from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.edits.kernels import scaled
 from nvprobe.analysis.replay.edits.waits import shorten_gaps
-from nvprobe.analysis.replay.levels import Edit, Level
+from nvprobe.analysis.replay.levels import Edit, Level, changed
 from nvprobe.analysis.replay.model import (
     NEVER,
     NOTHING,
@@ -36,8 +36,8 @@ def loop(gap: int, op: int, launches: int = 10, steps: int = 4) -> Model:
     return Model(HostEvents(*np.array(events).T), QueuedOps(*np.array(ops).T), 1, np.array([NEVER]))
 
 
-def same(model: Model, _: Level) -> Model:
-    return model.edit()
+def same(model: Model, level: Level) -> None:
+    pass
 
 
 def everywhere(model: Model) -> np.ndarray:
@@ -54,7 +54,7 @@ def found(model: Model, *edits: Edit):
 
 def test_an_empty_change_saves_exactly_nothing() -> None:
     model = loop(100, 30)
-    assert step_of(same(model, Level.MID)) == step_of(model) == 1000
+    assert step_of(changed(model, same, Level.MID)) == step_of(model) == 1000
     assert found(model, same) == []
 
 
@@ -70,16 +70,11 @@ def test_what_another_change_saves_already_is_another_way() -> None:
     model = loop(100, 30)
     most = shorten_gaps(everywhere(model), sure=True)
 
-    def half(model: Model, level: Level) -> Model:
-        return changed(model, 2)
+    def half(model: Model, level: Level) -> None:
+        model.events.gap[:] //= 2
 
-    def all_of_it(model: Model, level: Level) -> Model:
-        return changed(model, 100)
-
-    def changed(model: Model, by: int) -> Model:
-        model = model.edit()
-        model.events.gap[:] //= by
-        return model
+    def all_of_it(model: Model, level: Level) -> None:
+        model.events.gap[:] //= 100
 
     savings = found(model, half, all_of_it)
     assert [(one.proposal, one.instead_of) for one in savings] == [(1, None), (0, 1)]
@@ -90,10 +85,8 @@ def test_what_another_change_saves_already_is_another_way() -> None:
 def test_what_saves_only_after_another_change_is_found() -> None:
     model = loop(100, 60)
 
-    def no_host(model: Model, level: Level) -> Model:
-        model = model.edit()
+    def no_host(model: Model, level: Level) -> None:
         model.events.gap[:] = 0
-        return model
 
     savings = found(model, faster(model, 0.1), no_host)
     assert [one.proposal for one in savings] == [1, 0]
@@ -105,10 +98,8 @@ def test_what_saves_only_after_another_change_is_found() -> None:
 
 
 def less_host(by: float) -> Edit:
-    def edit(model: Model, level: Level) -> Model:
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         model.events.gap[:] = (model.events.gap * by).astype(np.int64)
-        return model
 
     return edit
 
@@ -143,10 +134,10 @@ def test_what_is_expected_is_the_mean_of_what_may_be() -> None:
 def test_dropping_never_ends_later(model: Model, data: st.DataObject) -> None:
     gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(model.events),
                                        max_size=len(model.events))))  # fmt: skip
-    changed = model.edit()
-    changes.drop(changed, gone)
-    assert replay(changed).event.max() <= replay(model).event.max()
+    dropped = model.edit()
+    changes.drop(dropped, gone)
+    assert replay(dropped).event.max() <= replay(model).event.max()
     again = model.edit()
     changes.unwait(again, gone)
     assert replay(again).event.max() <= replay(model).event.max()
-    assert changed.events.first_op.tolist() == model.events.first_op.tolist()
+    assert dropped.events.first_op.tolist() == model.events.first_op.tolist()

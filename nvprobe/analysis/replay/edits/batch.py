@@ -29,12 +29,9 @@ def larger_batch(sample: Sample, times: float, growing: Column, waves: Column) -
         Level.HIGH: np.where(known, np.minimum(more, times), grown),
     }
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         model.ops.dur[:] = np.rint(model.ops.dur * factor[level]).astype(np.int64)
         waited = np.minimum(sample.input_ns, model.events.gap)
         model.events.gap[:] += np.rint(waited * (times - 1)).astype(np.int64)
-        return model
 
     return edit

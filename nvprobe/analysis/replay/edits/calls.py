@@ -22,17 +22,14 @@ def without(sample: Sample, events: Column) -> Edit:
     Mid: the ops and waits go; what the host does before a call may have to be done anyway.
     """
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         if level == Level.HIGH:
             drop(model, events)
-            return model
+            return
         unwait(model, events)
         if level == Level.MID:
             drop_ops(model, ops_of(model, events))
             model.events.dur[events] = 0
-        return model
 
     return edit
 
@@ -40,15 +37,12 @@ def without(sample: Sample, events: Column) -> Edit:
 def unblocked(sample: Sample, events: Column) -> Edit:
     """Launches that return before their kernels have ended. Low: half of their time remains."""
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         dur, lat = model.events.dur, model.ops.lat
         ops = ops_of(model, events)
         free = np.minimum(dur[events], LAUNCH_NS)
         dur[events] = (dur[events] + free) // 2 if level == Level.LOW else free
         lat[ops] = np.maximum(lat[ops], LATENCY_NS)
-        return model
 
     return edit
 
@@ -67,14 +61,11 @@ def uncalled(sample: Sample, rows: Column) -> Edit:
     in_gap = covered.between(lane, events.begin - gap, events.begin) / np.maximum(gap, 1)
     own = np.isin(events.call, rows)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         share = 0.5 if level == Level.LOW else 1.0
         gap = model.events.gap
         gap[:] = np.rint(gap * (1 - share * in_gap)).astype(np.int64)
         unwait(model, own)
         model.events.dur[own] = np.rint((1 - share) * model.events.dur[own]).astype(np.int64)
-        return model
 
     return edit

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from nvprobe.analysis.replay.changes import drop_ops, ops_of, scale
+from nvprobe.analysis.replay.changes import drop_ops, ops_of, own_stream, scale
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
@@ -33,13 +31,10 @@ def other_precision(ops: Column, gain: float, casts: Column | None = None) -> Ed
         Level.HIGH: 1 / gain,
     }
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         scale(model, ops, min(factor[level], 1.0))
         if casts is not None:
             scale(model, casts, 0.5 if level == Level.LOW else 0.0)
-        return model
 
     return edit
 
@@ -51,14 +46,11 @@ def sdpa(sample: Sample, ops: Column) -> Edit:
     heads = rows[runs(chain[rows])] if len(rows) else rows
     events = np.setdiff1d(sample.model.ops.event[rows], sample.model.ops.event[heads])
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         scale(model, ops, ATTENTION[level])
         if level != Level.LOW:
             model.events.dur[events] = 0
             _spare_dispatch(model, events)
-        return model
 
     return edit
 
@@ -67,11 +59,8 @@ def scaled(ops: Column, remains: float) -> Edit:
     """Ops of which at best ``remains`` is left; nothing of it is sure."""
     factor = {Level.LOW: 1.0, Level.MID: (1 + remains) / 2, Level.HIGH: remains}
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         scale(model, ops, factor[level])
-        return model
 
     return edit
 
@@ -79,16 +68,13 @@ def scaled(ops: Column, remains: float) -> Edit:
 def remaining(ops: Column, shares: tuple[float, float, float]) -> Edit:
     """Ops of which these shares are left, level by level; of none of them a launch is left."""
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         scale(model, ops, shares[level])
         if not shares[level]:
             drop_ops(model, ops)
             gone = np.unique(model.ops.event[ops])
             model.events.dur[gone] = 0
             _spare_dispatch(model, gone)
-        return model
 
     return edit
 
@@ -96,12 +82,9 @@ def remaining(ops: Column, shares: tuple[float, float, float]) -> Edit:
 def fewer_conversions(conversions: Column, around: Column) -> Edit:
     """Tensors in the layout that convolutions use: no conversions, faster kernels around them."""
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         scale(model, conversions, 0.0)
         scale(model, around, NORM[level])
-        return model
 
     return edit
 
@@ -109,9 +92,7 @@ def fewer_conversions(conversions: Column, around: Column) -> Edit:
 def fewer_casts(shortest: Column, longest: Column, gradients: Column) -> Edit:
     """Casts that are kept instead of made again. Bools per event; high: no casts of gradients."""
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         gone = shortest if level == Level.LOW else longest
         if level == Level.HIGH:
             gone = gone | gradients
@@ -119,7 +100,6 @@ def fewer_casts(shortest: Column, longest: Column, gradients: Column) -> Edit:
         model.events.dur[gone] = 0
         if level != Level.LOW:
             _spare_dispatch(model, gone)
-        return model
 
     return edit
 
@@ -129,11 +109,9 @@ def fuse_chains(sample: Sample, ops: Column) -> Edit:
     chain = _chains(sample, ops)
     rows = np.flatnonzero(chain >= 0)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         if not len(rows):
-            return model
+            return
         dur, code = model.ops.dur[rows], chain[rows]
         heads = runs(code)
         longest, total = np.maximum.reduceat(dur, heads), np.add.reduceat(dur, heads)
@@ -146,7 +124,6 @@ def fuse_chains(sample: Sample, ops: Column) -> Edit:
         events = np.setdiff1d(model.ops.event[rest], model.ops.event[rows[heads]])
         model.events.dur[events] = 0
         _spare_dispatch(model, events)
-        return model
 
     return edit
 
@@ -183,20 +160,14 @@ def hide(ops: Column, share: Column) -> Edit:
     ``share`` per op: what of it can be hidden; below 1, the rest waits for another rank and stays.
     """
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         if level == Level.LOW:
-            return model
+            return
         if level == Level.MID:
             scale(model, ops, 1 - share[ops] / 2)
-            return model
+            return
         whole = ops & (share >= 1)
         scale(model, ops & ~whole, 1 - share[ops & ~whole])
-        own = len(model.tails)
-        after = (model.ops.dep >= 0) & whole[np.maximum(model.ops.dep, 0)]
-        model.ops.dep[after] = NOTHING
-        model.ops.stream[whole] = own
-        return dataclasses.replace(model, tails=np.append(model.tails, NEVER))
+        own_stream(model, whole)
 
     return edit

@@ -36,21 +36,18 @@ def cuda_graph(sample: Sample, events: Column) -> Edit:
     """
     group = _stretches(sample, events)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         o, rows = model.ops, np.flatnonzero(group >= 0)
         if not len(rows):
-            return model
+            return
         if level == Level.LOW:
             _less_host(model, rows, *COMPILED)
-            return model
+            return
         inside = _as_graphs(model, group)
         if level == Level.HIGH:
             small = inside & (o.dur < SMALL_NS)
             scale(model, small, FUSED)
             o.gap[small] //= 2
-        return model
 
     return edit
 
@@ -59,15 +56,12 @@ def recaptured(sample: Sample, events: Column) -> Edit:
     """Each stretch of ``events`` as one graph of the same kernels. Low: half of the host's work."""
     group = _stretches(sample, events)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         rows = np.flatnonzero(group >= 0)
         if level == Level.LOW:
             _less_host(model, rows, 0.5, 0.5)
         elif len(rows):
             _as_graphs(model, group)
-        return model
 
     return edit
 
@@ -92,11 +86,8 @@ def compiled(sample: Sample, events: Column) -> Edit:
     rows = np.flatnonzero(_stretches(sample, events) >= 0)
     share = {Level.LOW: (1.0, 1.0), Level.MID: COMPILED, Level.HIGH: (0.5, 0.5)}
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         _less_host(model, rows, *share[level])
-        return model
 
     return edit
 
@@ -125,18 +116,15 @@ def graph_break(between: Column, inside: Column) -> Edit:
     Low: half of what is between. High: one graph needs half of the launches.
     """
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         gap, dur = model.events.gap, model.events.dur
         if level == Level.LOW:
             gap[between] //= 2
-            return model
+            return
         gap[between] = np.minimum(gap[between], BORDER_NS if level == Level.MID else 0)
         if level == Level.HIGH:
             gap[inside] //= 2
             dur[inside] //= 2
-        return model
 
     return edit
 
@@ -145,12 +133,9 @@ def graph_gaps(sample: Sample, ops: Column) -> Edit:
     """Nodes of graphs without gaps between them; nothing of it is sure."""
     rest = {Level.LOW: 1.0, Level.MID: 0.5, Level.HIGH: 0.0}
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         nodes = ops & (model.ops.lat == NEVER)
         model.ops.gap[nodes] = np.rint(model.ops.gap[nodes] * rest[level]).astype(np.int64)
-        return model
 
     return edit
 
@@ -165,17 +150,14 @@ def fuse_loop(sample: Sample, events: Column, group: Column | None = None) -> Ed
     number = group[rows]
     inside = events[sample.model.ops.event] if len(sample.model.ops) else np.empty(0, bool)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
+    def edit(model: Model, level: Level) -> None:
         work = (np.maximum(model.ops.dur - FLOOR_NS, 0) * inside)[inside]
         work = np.bincount(group[model.ops.event[inside]], weights=work)
-        model = model.edit()
         host = model.events.gap[rows] + model.events.dur[rows]
         merge(model, events, number, LOOP_HOST[level], LOOP_OPS[level] * work[np.unique(number)])
         heads = rows[runs(number)]
         first = host[runs(number)]
         kept = np.rint(LOOP_HOST[level] * first).astype(np.int64)
         model.events.gap[heads], model.events.dur[heads] = kept, LOOP_NS
-        return model
 
     return edit

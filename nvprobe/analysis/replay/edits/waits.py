@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from nvprobe.analysis.replay.changes import drop, merge, scale, unwait
+from nvprobe.analysis.replay.changes import drop, merge, own_stream, scale, unwait
 from nvprobe.analysis.replay.levels import Edit, Level
-from nvprobe.analysis.replay.model import NEVER, NOTHING, EventKind, Model
+from nvprobe.analysis.replay.model import NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.trace import Column, Ops
 
@@ -31,13 +29,10 @@ def remove_sync(sample: Sample, events: Column) -> Edit:
     last = _last_of_steps(sample, events)
     reads = _reads_before(sample, events) | events
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         unwait(model, events & ~last if level == Level.LOW else events)
         if level == Level.HIGH:
             drop(model, reads)
-        return model
 
     return edit
 
@@ -51,14 +46,11 @@ def without_selection(sample: Sample, events: Column, selecting: Column) -> Edit
     gone = _reads_before(sample, events) | events | selecting
     turns = gone | _turns(sample, events)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         if level == Level.LOW:
             unwait(model, events)
         else:
             drop(model, turns if level == Level.HIGH else gone)
-        return model
 
     return edit
 
@@ -104,9 +96,7 @@ def async_upload(sample: Sample, ops: Column) -> Edit:
     events = _events(sample, ops)
     size = _ops(sample).bytes[sample.op[ops]]
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         unwait(model, events)
         if level == Level.HIGH:
             model.ops.dur[ops] = 0
@@ -114,7 +104,6 @@ def async_upload(sample: Sample, ops: Column) -> Edit:
             rate = SLOWEST_BYTES_NS if level == Level.LOW else PINNED_BYTES_NS
             pinned = np.rint(size / rate + COPY_NS).astype(np.int64)
             model.ops.dur[ops] = np.minimum(model.ops.dur[ops], pinned)
-        return model
 
     return edit
 
@@ -129,12 +118,9 @@ def merge_uploads(sample: Sample, ops: Column) -> Edit:
     total = np.bincount(step, weights=size[rows]) / PINNED_BYTES_NS + COPY_NS
     total = total[np.unique(step)]
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         unwait(model, events)
         merge(model, events, step, 0.5 if level == Level.LOW else 0.0, total)
-        return model
 
     return edit
 
@@ -146,23 +132,17 @@ def overlap_upload(sample: Sample, ops: Column) -> Edit:
     """
     compute = ~ops & (sample.model.ops.dur > 0)
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         copied = model.ops.dur[ops]
         if level == Level.LOW:
             scale(model, ops, 0.5)
-            return model
+            return
         busy = int(model.ops.dur[compute].sum())
         unwait(model, _events(sample, ops))
-        own = len(model.tails)
-        model.ops.stream[ops] = own
         model.ops.dep[ops] = NOTHING
-        after = (model.ops.dep >= 0) & ops[np.maximum(model.ops.dep, 0)]
-        model.ops.dep[after] = NOTHING
+        own_stream(model, ops)
         if busy:
             scale(model, compute, 1 + BESIDE * float(copied.sum()) / busy)
-        return dataclasses.replace(model, tails=np.append(model.tails, NEVER))
 
     return edit
 
@@ -177,14 +157,11 @@ def _events(sample: Sample, ops: Column) -> Column:
 def allocator(sample: Sample, events: Column) -> Edit:
     """Memory that stays with the allocator: no call, no wait. Low: half of their time."""
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         unwait(model, events)
         model.events.dur[events] //= 2 if level == Level.LOW else 1
         if level != Level.LOW:
             model.events.dur[events] = 0
-        return model
 
     return edit
 
@@ -195,16 +172,14 @@ def input_wait(sample: Sample) -> Edit:
     Low: two workers; mid: eight; high: as many as it takes.
     """
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         waited = np.minimum(sample.input_ns, model.events.gap)
         waited[waited <= INPUT_GAP_NS] = 0
         ready = np.where(waited > 0, READY_NS, 0)
         model.events.gap[:] = np.rint(model.events.gap - waited + ready).astype(np.int64)
         workers = DATA_WORKERS.get(level)
         floor = round(float(waited.sum()) / sample.steps / workers) if workers else 0
-        return dataclasses.replace(model, floor=max(model.floor, floor))
+        model.floor = max(model.floor, floor)
 
     return edit
 
@@ -215,17 +190,14 @@ def shorten_gaps(events: Column, calls: bool = False, sure: bool = False) -> Edi
     Low: all of it stays, unless ``sure``. Mid: a tenth of a millisecond each.
     """
 
-    def edit(model: Model, level: Level) -> Model:
-        """The model with the change made."""
-        model = model.edit()
+    def edit(model: Model, level: Level) -> None:
         if level == Level.LOW and not sure:
-            return model
+            return
         e = model.events
         rest = 0 if level == Level.HIGH else PAUSE_NS
         e.gap[events] = np.minimum(e.gap[events], rest)
         if calls:
             own = events & np.isin(e.kind, (EventKind.OTHER, EventKind.ALLOCATION))
             e.dur[own] = np.minimum(e.dur[own], rest)
-        return model
 
     return edit
