@@ -123,7 +123,7 @@ def build(process, tids, pids, rows, calls, ops, nodes) -> Trace:
     filler = np.full(len(ops), -1)
     return Trace(
         strings=pa.array(STRINGS),
-        sources=(Source("nsys-sqlite", "random"),),
+        sources=(Source("nsys-sqlite", "random", None, None, {}),),
         processes=Processes(
             key=np.array(pids), pid=np.array(pids), name=[-1] * len(pids), rank=[-1] * len(pids)
         ),

@@ -110,7 +110,7 @@ def _build(process, ranges, calls, ops, syncs, frames) -> Trace:
     lanes = len(process)
     return Trace(
         strings=pa.array(STRINGS),
-        sources=(Source("nsys-sqlite", "random"),),
+        sources=(Source("nsys-sqlite", "random", None, None, {}),),
         processes=Processes(key=[7, 8], pid=[100, 200], name=[-1, -1], rank=[-1, -1]),
         threads=Threads(
             process=process,

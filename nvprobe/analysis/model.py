@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated
 
 import numpy as np
 
 from nvprobe.trace import Column, Table, column
+from nvprobe.trace.rows import Row, is_, ns
 
 UNKNOWN = int(np.iinfo(np.int64).min)
 """A quantity that cannot be known from this input."""
@@ -155,17 +157,14 @@ class Steps(Table):
         return self if self.steady is None else self.take(self.steady)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpread:
+class StepSpread(Row, frozen=True):
     """How much the host time of steps varies."""
 
-    count: int
-    shortest_ns: int
-    median_ns: int
-    """The upper one of an even number."""
-    longest_ns: int
-    slowest: int
-    """Index of the longest step."""
+    count: Annotated[int, is_("steps")]
+    shortest_ns: Annotated[int, ns("the shortest")]
+    median_ns: Annotated[int, ns("the median, the upper one of an even number")]
+    longest_ns: Annotated[int, ns("the longest")]
+    slowest: Annotated[int, is_("index of the longest")]
 
 
 @dataclass(frozen=True, slots=True)

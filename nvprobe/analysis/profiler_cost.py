@@ -8,7 +8,7 @@ costs; that is coarse: it lies between no cost at all and twice as much.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from nvprobe.trace import (
     Trace,
 )
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
+from nvprobe.trace.rows import Row, is_
 
 READY_NODE_NS = 130
 """What a node of a CUDA graph takes longer in steps that nsys is ready to trace by node but does
@@ -34,17 +35,16 @@ REPLAY_ERROR = 0.05
 """Of a step whose calibration is right; on programs whose step is known it was half of that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """What the profiler recorded in a step on average, each kind apart."""
+class Records(Row, frozen=True):
+    """What the profiler recorded in a step on average."""
 
-    calls: float
-    launches: float
-    ranges: float
-    modules: float
-    marks: float
-    operators: float
-    graph_nodes: float
+    calls: Annotated[float, is_("CUDA calls that launch nothing")]
+    launches: Annotated[float, is_("launch calls")]
+    ranges: Annotated[float, is_("NVTX ranges")]
+    modules: Annotated[float, is_("ranges of instrumented modules")]
+    marks: Annotated[float, is_("marks of implicit synchronizations")]
+    operators: Annotated[float, is_("operators of torch.profiler")]
+    graph_nodes: Annotated[float, is_("CUDA graph nodes traced one by one")]
 
     def host_ns(self, costs: RecordCosts) -> float:
         """What recording them costs the host."""

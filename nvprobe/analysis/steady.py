@@ -7,6 +7,7 @@ and ``--all`` leaves nothing out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from nvprobe.analysis.model import Steps
 from nvprobe.attribution.engines import StepPhase
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import Column
+from nvprobe.trace.rows import Row, is_, ns
 
 FEWEST = 5
 """Steady steps that a report can be about."""
@@ -27,17 +29,13 @@ _LEAST_SHARE = 0.1
 """Less of the capture than this is not worth leaving out."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """What the report is not about, in ns of the capture."""
+class LeftOut(Row, frozen=True):
+    """What of a whole run the other tables are not about (`--all` counts it)."""
 
-    start_ns: int
-    """From the begin of the capture to its first step."""
-    warmup_steps: int
-    warmup_ns: int
-    """From the first step to the first steady one."""
-    end_ns: int
-    """From the end of the last steady step to the end of the capture."""
+    start_ns: Annotated[int, ns("from the begin of the capture to its first step")]
+    warmup_steps: Annotated[int, is_("steps before the loop had settled, or at its end")]
+    warmup_ns: Annotated[int, ns("from the first step to the first steady one")]
+    end_ns: Annotated[int, ns("from the end of the last steady step to the end of the capture")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nvprobe.report.schema import Row, is_, ns, pair
+from nvprobe.trace.rows import Row, is_, ns, pair
 
 SCHEMA: Literal["nvprobe.compare/1"] = "nvprobe.compare/1"
 Outcome = Literal["pass", "fail", "cannot tell"]

@@ -12,6 +12,8 @@ import dataclasses
 import os
 from pathlib import Path
 
+import msgspec
+
 from nvprobe.attribution import attribute
 from nvprobe.attribution.repeated import with_repeated_nodes
 from nvprobe.errors import InputError, UsageError
@@ -70,7 +72,7 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     profiling = read_profiling_cost([*profiles, *traces][0])
     if profiles and (profiles[0].parent / NODES / "run.json").is_file():
         whole = with_nodes(whole, load(profiles[0].parent / NODES))
-    first = dataclasses.replace(
+    first = msgspec.structs.replace(
         whole.sources[0],
         notes={**whole.sources[0].notes, **recorded_with([*profiles, *traces][0])},
     )
@@ -163,7 +165,7 @@ def _on_one_clock(profile: Trace, torch: Trace, offset: Offset) -> Trace:
     assert torch.origin_ns is not None
     shift = torch.origin_ns - profile.origin_ns
     threads = thread_rows(profile, torch)
-    clock = Clock("shared", (offset.low, offset.high))
+    clock = Clock("shared", (offset.low, offset.high), None)
     error = (offset.high - offset.low + 1) // 2
     return merged(
         profile, torch, threads, lambda _, times: offset.moved(times + shift), clock, error

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nvprobe.report.schema import Row, is_, measured, ns, size
+from nvprobe.trace.rows import Row, is_, measured, ns, size
 
 SCHEMA: Literal["nvprobe.ranks/1"] = "nvprobe.ranks/1"
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from nvprobe import trace as tables
@@ -34,7 +35,7 @@ def write_columns(trace: Trace, folder: Path) -> None:
         elif spec.name not in ("strings", "sidecar"):
             facts[spec.name] = value
     _write(folder / _STRINGS, {"text": trace.strings})
-    text = json.dumps(facts, default=dataclasses.asdict)
+    text = json.dumps(facts, default=msgspec.structs.asdict)
     (folder / _HEADER).write_text(text, "utf-8", "surrogatepass")
 
 

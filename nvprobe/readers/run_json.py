@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from nvprobe import limits
 from nvprobe.readers.input_errors import printable
@@ -92,11 +93,11 @@ def _step_time(facts: dict[str, Any]) -> StepTime | None:
 
 def _costs(facts: dict[str, Any]) -> RecordCosts:
     """The machine's own costs; the defaults for those that it could not measure."""
-    names = [field.name for field in dataclasses.fields(RecordCosts) if field.name != "source"]
+    names = [name for name in RecordCosts.__struct_fields__ if name != "source"]
     known = {name: float(facts[name]) for name in names if _is_number(facts.get(name))}
     if not known:
         return DEFAULT_COSTS
-    return dataclasses.replace(DEFAULT_COSTS, source="measured", **known)
+    return msgspec.structs.replace(DEFAULT_COSTS, source="measured", **known)
 
 
 def _is_number(value: object) -> bool:

@@ -81,7 +81,7 @@ class _Merger:
             )
             return
         facts = {name: text for one in file.lines["torch"] for name, text in one.facts.items()}
-        self.sources.append(Source("sidecar", file.file, header.nvprobe, notes=facts))
+        self.sources.append(Source("sidecar", file.file, header.nvprobe, None, facts))
         for process in rows:
             if header.rank is not None and 0 <= header.rank < 1 << 31 and self.rank[process] < 0:
                 self.rank[process] = header.rank

@@ -9,19 +9,11 @@ from typing import Annotated
 import numpy as np
 
 from nvprobe.analysis.completeness import not_computed
+from nvprobe.analysis.profiler_cost import Records
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.schema import Row, is_, ns, pair, rows
-from nvprobe.trace import Column, Trace
-
-
-class Source(Row, frozen=True):
-    """A file that was read."""
-
-    kind: Annotated[str, is_("format: `nsys-sqlite`, `torch-trace`, …")]
-    file: Annotated[str, is_("name of the file, without its folder")]
-    product_version: Annotated[str | None, is_("version of the profiler that recorded it")]
-    lost_events: Annotated[int | None, is_("events that the profiler says it dropped")]
-    notes: Annotated[dict[str, str], is_("further facts that the file states")]
+from nvprobe.report.schema import rows
+from nvprobe.trace import Column, Missing, RecordCosts, Trace
+from nvprobe.trace.rows import Row, is_, ns, pair
 
 
 class Process(Row, frozen=True):
@@ -39,42 +31,6 @@ class Window(Row, frozen=True):
 
     start_ns: Annotated[int, ns("begin")]
     end_ns: Annotated[int, ns("end")]
-
-
-class Clock(Row, frozen=True):
-    """How the clocks of several sources relate."""
-
-    kind: Annotated[str, is_("how the clocks were aligned")]
-    offset_ns: Annotated[
-        tuple[int, int] | None,
-        pair("offset_low_ns", "offset_high_ns", "bounds of the offset between them", "ns"),
-    ]
-    matched_share: Annotated[float | None, is_("share of GPU ops found in both sources")]
-
-
-class Records(Row, frozen=True):
-    """What the profiler recorded in a step on average."""
-
-    calls: Annotated[float, is_("CUDA calls that launch nothing")]
-    launches: Annotated[float, is_("launch calls")]
-    ranges: Annotated[float, is_("NVTX ranges")]
-    modules: Annotated[float, is_("ranges of instrumented modules")]
-    marks: Annotated[float, is_("marks of implicit synchronizations")]
-    operators: Annotated[float, is_("operators of torch.profiler")]
-    graph_nodes: Annotated[float, is_("CUDA graph nodes traced one by one")]
-
-
-class RecordCosts(Row, frozen=True):
-    """What recording one of each costs; on the host, but graph nodes on the GPU."""
-
-    source: Annotated[str, is_("`measured` on the capture's machine, or `default`")]
-    call_ns: Annotated[float, ns("a CUDA call that launches nothing")]
-    launch_ns: Annotated[float, ns("a launch call with its kernel")]
-    range_ns: Annotated[float, ns("an NVTX range")]
-    module_ns: Annotated[float, ns("a call of an instrumented module, its range included")]
-    mark_ns: Annotated[float, ns("an implicit synchronization whose line is found")]
-    graph_node_ns: Annotated[float, ns("a CUDA graph node traced by node")]
-    operator_ns: Annotated[float, ns("an operator that torch.profiler records")]
 
 
 class Profiler(Row, frozen=True):
@@ -103,20 +59,6 @@ class DeviceTotals(Row, frozen=True):
     busy_ns: Annotated[int, ns("time in which it runs at least one op")]
     idle_ns: Annotated[int, ns("time in which it runs none")]
     window_ns: Annotated[int, ns("from its first op's begin to its last op's end")]
-
-
-class Missing(Row, frozen=True):
-    """Something that the capture cannot say."""
-
-    what: Annotated[str, is_("what is absent")]
-    why: Annotated[str, is_("why")]
-    how: Annotated[str, is_("how to record it")]
-
-
-def sources(trace: Trace) -> list[Source]:
-    """The files of a trace."""
-    names = Source.__struct_fields__
-    return [Source(*(getattr(source, name) for name in names)) for source in trace.sources]
 
 
 def processes(analysis: Analysis) -> list[Process]:
@@ -151,11 +93,6 @@ def _recorded(trace: Trace) -> Column:
     return np.flatnonzero(found)
 
 
-def clock(trace: Trace) -> Clock:
-    """How the clocks of the sources relate."""
-    return Clock(trace.clock.kind, trace.clock.offset_ns, trace.clock.matched_share)
-
-
 def profiler(analysis: Analysis) -> Profiler | None:
     """A step with and without the profiler; null without steps."""
     cost = analysis.profiler
@@ -169,8 +106,8 @@ def profiler(analysis: Analysis) -> Profiler | None:
         unprofiled_bounds_ns=cost.bounds_ns,
         idle_ns=cost.idle_ns,
         profiler_idle_ns=cost.profiler_idle_ns,
-        records=Records(**dataclasses.asdict(cost.records)),
-        costs=RecordCosts(**dataclasses.asdict(cost.costs)),
+        records=cost.records,
+        costs=cost.costs,
     )
 
 
@@ -189,5 +126,4 @@ def devices(analysis: Analysis) -> list[DeviceTotals]:
 
 def missing(analysis: Analysis) -> list[Missing]:
     """What is absent from the capture, and what was not computed."""
-    entries = (*analysis.missing, *not_computed(analysis))
-    return [Missing(entry.what, entry.why, entry.how) for entry in entries]
+    return [*analysis.missing, *not_computed(analysis)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.schema import Row, is_, ns
+from nvprobe.trace.rows import Row, is_, ns
 
 
 class CriticalPart(Row, frozen=True):

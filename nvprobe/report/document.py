@@ -7,17 +7,18 @@ added. docs/json.md and docs/analysis.schema.json are written from the structs b
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import inspect
 
-from nvprobe.analysis.findings import model as findings
+from nvprobe.analysis.findings.model import StepSaving
+from nvprobe.analysis.model import StepSpread
 from nvprobe.analysis.result import Analysis
+from nvprobe.analysis.steady import LeftOut
 from nvprobe.errors import InputError
 from nvprobe.report import capture, kernels, memory, overlap, paths, waits
-from nvprobe.report.capture import Clock, DeviceTotals, Missing, Process, Profiler, Source, Window
+from nvprobe.report.capture import DeviceTotals, Process, Profiler, Window
 from nvprobe.report.critical import CriticalPart, critical_path
 from nvprobe.report.inference import Inference, inference
 from nvprobe.report.kernels import CompiledGraph, Copy, Counters, Kernel
@@ -25,33 +26,19 @@ from nvprobe.report.memory import Memory
 from nvprobe.report.overlap import Collective, Overlap, ProcessCollective
 from nvprobe.report.paths import (
     Ledger,
-    LeftOut,
     Module,
     Operator,
     Range,
     SpanTotals,
     Step,
-    StepSpread,
 )
-from nvprobe.report.schema import Row, is_, measured, ns, pair
 from nvprobe.report.step_parts import StepParts, step_parts
 from nvprobe.report.waits import Host, Idle, Sync
+from nvprobe.trace import Clock, Missing, Source
+from nvprobe.trace.rows import Row, is_, pair
 from nvprobe.version import __version__
 
 SCHEMA: Literal["nvprobe.analysis/2"] = "nvprobe.analysis/2"
-
-
-class StepSaving(Row, frozen=True):
-    """What a change saves of the unprofiled step, from replays."""
-
-    low: Annotated[float, measured("%", "at least")]
-    mid: Annotated[float, measured("%", "expected")]
-    high: Annotated[float, measured("%", "at most")]
-    after_previous: Annotated[float, measured("%", "expected, with all findings before it done")]
-    instead_of: Annotated[int | None, is_("number of the finding it is another way for")]
-    step_ns: Annotated[int, ns("the unprofiled step")]
-    calibration: Annotated[str, is_("how the profiler's cost is known: `measured` or `default`")]
-    replay_error: Annotated[float, is_("of the unchanged replay, as a share of the step")]
 
 
 class Finding(Row, frozen=True):
@@ -122,10 +109,10 @@ def document(analysis: Analysis) -> Document:
         schema=SCHEMA,
         nvprobe=__version__,
         verdict=analysis.verdict,
-        sources=capture.sources(trace),
+        sources=list(trace.sources),
         processes=capture.processes(analysis),
         window=Window(trace.start_ns, trace.end_ns),
-        clock=capture.clock(trace),
+        clock=trace.clock,
         profiler=capture.profiler(analysis),
         warnings=list(analysis.warnings),
         devices=capture.devices(analysis),
@@ -137,11 +124,11 @@ def document(analysis: Analysis) -> Document:
         copies=kernels.copies(analysis),
         operators=paths.operators(analysis),
         steps=paths.steps(analysis),
-        step_spread=paths.step_spread(analysis),
+        step_spread=analysis.step_spread,
         critical_path=critical_path(analysis),
         step_parts=step_parts(analysis),
         inference=inference(analysis),
-        left_out=paths.left_out(analysis),
+        left_out=analysis.left_out,
         syncs=waits.syncs(analysis),
         idle=waits.idle(analysis),
         overlap=overlap.overlap(analysis),
@@ -236,14 +223,8 @@ def _findings(analysis: Analysis) -> list[Finding] | None:
             source_roles=list(one.roles),
             evidence=dict(one.evidence),
             saves_ns=one.saves_ns,
-            step_saving=_step_saving(one),
+            step_saving=one.step_saving,
             try_=list(one.advice),
         )
         for one in analysis.findings
     ]
-
-
-def _step_saving(one: findings.Finding) -> StepSaving | None:
-    if one.step_saving is None:
-        return None
-    return StepSaving(**dataclasses.asdict(one.step_saving))

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from nvprobe.report.capture import Missing, Profiler
+from nvprobe.analysis.model import StepSpread
+from nvprobe.report.capture import Profiler
 from nvprobe.report.document import Document, Finding
-from nvprobe.report.paths import StepSpread
-from nvprobe.report.schema import Row, is_, ns
+from nvprobe.trace import Missing
+from nvprobe.trace.rows import Row, is_, ns
 
 SCHEMA = "nvprobe.facts/1"
 MOST = 12

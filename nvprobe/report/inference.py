@@ -9,7 +9,8 @@ from nvprobe.analysis.inference.families import Families
 from nvprobe.analysis.model import UNITS, FoundBy
 from nvprobe.analysis.result import Analysis
 from nvprobe.attribution.engines import StepPhase
-from nvprobe.report.schema import Row, is_, measured, ns, rows
+from nvprobe.report.schema import rows
+from nvprobe.trace.rows import Row, is_, measured, ns
 
 
 class PhaseTotals(Row, frozen=True):

@@ -13,8 +13,9 @@ from nvprobe.analysis.kernels.classes import UNKNOWN, Activity, Family, Precisio
 from nvprobe.analysis.kernels.counters import METRICS, Averages, Bound
 from nvprobe.analysis.kernels.occupancy import Limiter
 from nvprobe.analysis.result import Analysis
-from nvprobe.report.schema import Row, fractions, is_, measured, ns, pair, path_texts, rows, size
+from nvprobe.report.schema import fractions, path_texts, rows
 from nvprobe.trace import Column, OpKind
+from nvprobe.trace.rows import Row, is_, measured, ns, pair, size
 
 
 class OpTime(Row, frozen=True):

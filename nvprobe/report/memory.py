@@ -8,8 +8,9 @@ from nvprobe.analysis.memory import Holders
 from nvprobe.analysis.memory import Memory as MemoryUse
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.memory_snapshot import MemorySnapshot
-from nvprobe.report.schema import Row, is_, ns, path_texts, rows, size
+from nvprobe.report.schema import path_texts, rows
 from nvprobe.trace import Column
+from nvprobe.trace.rows import Row, is_, ns, size
 
 
 class MemoryDevice(Row, frozen=True):

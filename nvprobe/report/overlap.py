@@ -11,9 +11,10 @@ from nvprobe.analysis.overlap.combinations import Combinations, Pairs, combinati
 from nvprobe.analysis.overlap.communication import collective_names
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.waiting.waits import Waits
-from nvprobe.report.schema import Row, is_, ns, pair, path_texts, rows, size
+from nvprobe.report.schema import path_texts, rows
 from nvprobe.report.waits import device_ids, stream_names
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, Column
+from nvprobe.trace.rows import Row, is_, ns, pair, size
 
 _MOST_PAIRS = 32
 """Pairs of streams that never met are listed for devices with up to so many streams."""

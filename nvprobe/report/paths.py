@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -17,7 +16,8 @@ from nvprobe.attribution.model import Kind, Method
 from nvprobe.attribution.model import Outside as Filtered
 from nvprobe.report.capture import program
 from nvprobe.report.kernels import OpTime, PathCounters, counters_of_paths
-from nvprobe.report.schema import Row, fractions, is_, measured, ns, path_texts, rows, size
+from nvprobe.report.schema import fractions, path_texts, rows
+from nvprobe.trace.rows import Row, is_, measured, ns, size
 
 _Length = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -175,25 +175,6 @@ class Step(Row, frozen=True):
     steady: Annotated[bool, is_("whether the other tables are about it, too")]
 
 
-class LeftOut(Row, frozen=True):
-    """What of a whole run the other tables are not about (`--all` counts it)."""
-
-    start_ns: Annotated[int, ns("from the begin of the capture to its first step")]
-    warmup_steps: Annotated[int, is_("steps before the loop had settled, or at its end")]
-    warmup_ns: Annotated[int, ns("from the first step to the first steady one")]
-    end_ns: Annotated[int, ns("from the end of the last steady step to the end of the capture")]
-
-
-class StepSpread(Row, frozen=True):
-    """How much the host time of steps varies."""
-
-    count: Annotated[int, is_("steps")]
-    shortest_ns: Annotated[int, ns("the shortest")]
-    median_ns: Annotated[int, ns("the median, the upper one of an even number")]
-    longest_ns: Annotated[int, ns("the longest")]
-    slowest: Annotated[int, is_("index of the longest")]
-
-
 def ledger(analysis: Analysis) -> Ledger:
     """Every op once."""
     book, outside = analysis.ledger, analysis.attribution.outside
@@ -330,15 +311,3 @@ def steps(analysis: Analysis) -> list[Step]:
         steady=[True] * len(table) if table.steady is None else table.steady.tolist(),
         phase=[StepPhase(phase).name.lower() if phase else None for phase in table.phase.tolist()],
     )
-
-
-def left_out(analysis: Analysis) -> LeftOut | None:
-    """What lies around the steady steps; null where the report is about everything."""
-    found = analysis.left_out
-    return None if found is None else LeftOut(**dataclasses.asdict(found))
-
-
-def step_spread(analysis: Analysis) -> StepSpread | None:
-    """How much steps vary; null without steps."""
-    spread = analysis.step_spread
-    return None if spread is None else StepSpread(**dataclasses.asdict(spread))

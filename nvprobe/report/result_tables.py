@@ -29,8 +29,9 @@ from nvprobe.report import (
     waits,
 )
 from nvprobe.report.document import Document, Finding, document
-from nvprobe.report.schema import Row, arrow, fields, is_, ns
-from nvprobe.trace import Column
+from nvprobe.report.schema import arrow, fields
+from nvprobe.trace import Column, Missing, Source
+from nvprobe.trace.rows import Row, is_, ns
 
 
 class LedgerEntry(Row, frozen=True):
@@ -151,7 +152,7 @@ def _holders(found: Document) -> list[Row]:
 
 RESULTS: Mapping[str, ResultTable] = {
     "paths": ResultTable(PATHS, lambda d: None),
-    "sources": ResultTable(capture.Source, _at("sources")),
+    "sources": ResultTable(Source, _at("sources")),
     "device_totals": ResultTable(capture.DeviceTotals, _at("devices")),
     "ledger": ResultTable(LedgerEntry, _ledger),
     "path_work": ResultTable(PATH_WORK, _path_work),
@@ -204,7 +205,7 @@ RESULTS: Mapping[str, ResultTable] = {
     "slowest_steps": ResultTable(inference.SlowStep, _at("inference.slowest")),
     "findings": ResultTable(Finding, _at("findings")),
     "warnings": ResultTable(Doubt, lambda d: [Doubt(text) for text in d.warnings]),
-    "missing": ResultTable(capture.Missing, _at("missing")),
+    "missing": ResultTable(Missing, _at("missing")),
 }
 """Every table of results by its name."""
 

@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta, inspect
+from msgspec import inspect
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.result import Analysis
 from nvprobe.trace import Column, Table
+from nvprobe.trace.rows import Row
 
 NAMED = pa.struct(
     [
@@ -34,37 +35,7 @@ NAMED = pa.struct(
 """One entry of a dictionary whose values are of several types."""
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """One row of a table, or an object of the analysis document."""
-
-
 R = TypeVar("R", bound=Row)
-
-
-def is_(about: str) -> Meta:
-    """A field without a unit."""
-    return Meta(description=about)
-
-
-def measured(unit: str, about: str) -> Meta:
-    """A field in a unit."""
-    return Meta(description=about, extra_json_schema={"unit": unit})
-
-
-def ns(about: str) -> Meta:
-    """A field in nanoseconds."""
-    return measured("ns", about)
-
-
-def size(about: str) -> Meta:
-    """A field in bytes."""
-    return measured("bytes", about)
-
-
-def pair(first: str, second: str, about: str, unit: str | None = None) -> Meta:
-    """Two numbers: one array in JSON, two columns with these names in tables."""
-    known = {} if unit is None else {"unit": unit}
-    return Meta(description=about, extra_json_schema=known, extra={"columns": (first, second)})
 
 
 def rows(kind: type[R], table: Table | None = None, /, **columns: Sequence[Any]) -> list[R]:

@@ -7,7 +7,8 @@ from typing import Annotated
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.step_parts import GPU, HOST_TIME, OVERLAP
 from nvprobe.analysis.waiting.host_causes import Cause
-from nvprobe.report.schema import Row, is_, ns, path_texts, rows, size
+from nvprobe.report.schema import path_texts, rows
+from nvprobe.trace.rows import Row, is_, ns, size
 
 _OTHERS = {GPU: "gpu", OVERLAP: "overlap", HOST_TIME: "host_time"}
 

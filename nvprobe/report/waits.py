@@ -12,8 +12,9 @@ from nvprobe.analysis.waiting.gaps import by
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.model import Method
-from nvprobe.report.schema import Row, is_, ns, path_texts, rows
+from nvprobe.report.schema import path_texts, rows
 from nvprobe.trace import Column
+from nvprobe.trace.rows import Row, is_, ns
 
 R = TypeVar("R", bound=Row)
 _MOST_PAIRS = 32

@@ -169,7 +169,7 @@ class Trace:
     sidecar: Sidecar = field(default_factory=Sidecar.absent)
     profiling: ProfilingCost | None = None
     """What the profiler cost, where a ``run.json`` lies beside the capture."""
-    clock: Clock = Clock("single")
+    clock: Clock = Clock("single", None, None)
     domains: tuple[str, ...] = ()
     """NVTX domains that were created, whether or not anything was recorded in them."""
     diagnostics: tuple[tuple[int, str], ...] = ()

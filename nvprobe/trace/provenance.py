@@ -6,8 +6,10 @@ docs/cost.md has the method.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from nvprobe.trace.rows import Row, is_, ns, pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +29,17 @@ class StepTime:
     groups: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCosts:
-    """What recording adds to the program, in ns a record.
+class RecordCosts(Row, frozen=True):
+    """What recording one of each costs; on the host, but graph nodes on the GPU."""
 
-    All are host time on the recording thread but ``graph_node_ns``, which is time on the GPU.
-    """
-
-    source: Literal["measured", "default"]
-    """Measured on the capture's machine (``nvprobe doctor --measure``), or docs/cost.md's."""
-    call_ns: float
-    """A call of the CUDA runtime or driver API, a launch apart."""
-    launch_ns: float
-    """A call that launches a kernel, with the record of the kernel."""
-    range_ns: float
-    """An NVTX range (push and pop), however it was written."""
-    module_ns: float
-    """A module call that nvprobe instruments, its range included."""
-    mark_ns: float
-    """An implicit synchronization whose line is found, its mark included."""
-    graph_node_ns: float
-    """A node of a replayed CUDA graph, traced by node; measured on the smallest kernels, which it
-    slows most."""
-    operator_ns: float
-    """An operator that torch.profiler records."""
+    source: Annotated[str, is_("`measured` on the capture's machine, or `default`")]
+    call_ns: Annotated[float, ns("a CUDA call that launches nothing")]
+    launch_ns: Annotated[float, ns("a launch call with its kernel")]
+    range_ns: Annotated[float, ns("an NVTX range")]
+    module_ns: Annotated[float, ns("a call of an instrumented module, its range included")]
+    mark_ns: Annotated[float, ns("an implicit synchronization whose line is found")]
+    graph_node_ns: Annotated[float, ns("a CUDA graph node traced by node")]
+    operator_ns: Annotated[float, ns("an operator that torch.profiler records")]
 
 
 DEFAULT_COSTS = RecordCosts(
@@ -82,36 +71,30 @@ class ProfilingCost:
     """How the program ended, where it failed: ``exit code 1 after 5.3 s``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Something a report cannot say, why, and how to record it."""
+class Missing(Row, frozen=True):
+    """Something that the capture cannot say."""
 
-    what: str
-    why: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One input file: what it is and who wrote it. ``file`` is a base name, never a path."""
-
-    kind: str
-    """``nsys-sqlite``, ``nsys-parquet``, ``nsys-rep``, ``torch-trace`` or ``sidecar``."""
-    file: str
-    product_version: str | None = None
-    lost_events: int | None = None
-    notes: dict[str, str] = field(default_factory=dict)
+    what: Annotated[str, is_("what is absent")]
+    why: Annotated[str, is_("why")]
+    how: Annotated[str, is_("how to record it")]
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How the times of merged sources relate; the JSON ``clock``."""
+class Source(Row, frozen=True):
+    """A file that was read."""
 
-    kind: str
-    """``single`` (one source, or torch traces of one run), ``shared`` (one process under both) or
-    ``sequence`` (two runs)."""
-    offset_ns: tuple[int, int] | None = None
-    """Bounds of what was added to the second source's raw times, beyond the difference of their
-    origins, to bring them onto the first's clock; ``None`` where times are never compared."""
-    matched_share: float | None = None
-    """Share of the first source's kernels that found their partner in the second."""
+    kind: Annotated[str, is_("format: `nsys-sqlite`, `torch-trace`, …")]
+    file: Annotated[str, is_("name of the file, without its folder")]
+    product_version: Annotated[str | None, is_("version of the profiler that recorded it")]
+    lost_events: Annotated[int | None, is_("events that the profiler says it dropped")]
+    notes: Annotated[dict[str, str], is_("further facts that the file states")]
+
+
+class Clock(Row, frozen=True):
+    """How the clocks of several sources relate."""
+
+    kind: Annotated[str, is_("`single` source or run, `shared` by two, or a `sequence` of runs")]
+    offset_ns: Annotated[
+        tuple[int, int] | None,
+        pair("offset_low_ns", "offset_high_ns", "bounds of the offset between them", "ns"),
+    ]
+    matched_share: Annotated[float | None, is_("share of GPU ops found in both sources")]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -91,7 +92,7 @@ def demo() -> Analysis:
 def hostile() -> Analysis:
     trace = demo_trace()
     strings = pa.array([HOSTILE.get(text, text) for text in trace.strings.to_pylist()])
-    source = dataclasses.replace(trace.sources[0], file="<b>x</b>.sqlite")
+    source = msgspec.structs.replace(trace.sources[0], file="<b>x</b>.sqlite")
     return analyze(attribute(dataclasses.replace(trace, strings=strings, sources=(source,))))
 
 

@@ -48,7 +48,7 @@ def trace(*, mark_at: int | None = None, pid: int = 70) -> Trace:
         )
     return Trace(
         strings=pa.array(names, pa.string()),
-        sources=(Source("nsys-sqlite", "r.sqlite"),),
+        sources=(Source("nsys-sqlite", "r.sqlite", None, None, {}),),
         processes=Processes(key=one, pid=one + pid, name=one - 1, rank=one - 1),
         threads=Threads(process=one, tid=one + 70, name=one - 1),
         devices=Devices.empty(),

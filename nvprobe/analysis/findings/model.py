@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from nvprobe.analysis.waiting.waits import Waits
 from nvprobe.attribution.intervals import runs, sorted_by, union_length
 from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Column, OpKind, Ops, Trace
+from nvprobe.trace.rows import Row, is_, measured, ns
 
 _LETTERS = {
     Family.GEMM: "G", Family.GEMV: "G", Family.SOFTMAX: "S", Family.ELEMENTWISE: "E",
@@ -91,22 +92,17 @@ Severity = Literal["high", "medium", "low", "info"]
 Value = int | float | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepSaving:
-    """What a change saves of the unprofiled step, in per cent of it (docs/replay.md)."""
+class StepSaving(Row, frozen=True):
+    """What a change saves of the unprofiled step, from replays."""
 
-    low: float
-    mid: float
-    high: float
-    after_previous: float
-    """What it still saves when the findings before it are dealt with."""
-    instead_of: int | None
-    """Number (from 1) of the finding that saves the same; this is another way."""
-    step_ns: int
-    """The unprofiled step."""
-    calibration: Literal["measured", "default"]
-    replay_error: float
-    """Of the unchanged replay, as a share of the captured step."""
+    low: Annotated[float, measured("%", "at least")]
+    mid: Annotated[float, measured("%", "expected")]
+    high: Annotated[float, measured("%", "at most")]
+    after_previous: Annotated[float, measured("%", "expected, with all findings before it done")]
+    instead_of: Annotated[int | None, is_("number of the finding it is another way for")]
+    step_ns: Annotated[int, ns("the unprofiled step")]
+    calibration: Annotated[str, is_("how the profiler's cost is known: `measured` or `default`")]
+    replay_error: Annotated[float, is_("of the unchanged replay, as a share of the step")]
 
 
 @dataclass(frozen=True, slots=True)

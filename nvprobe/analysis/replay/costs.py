@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from nvprobe.analysis.replay.model import EventKind, Model
@@ -82,10 +83,10 @@ def variants(sample: Sample, by: Calibration) -> list[Model]:
     """
     known = [by]
     shares = {
-        name: value * RECORDS for name, value in dataclasses.asdict(by.costs).items()
+        name: value * RECORDS for name, value in msgspec.structs.asdict(by.costs).items()
         if name != "source"
     }  # fmt: skip
-    cheaper = dataclasses.replace(by, costs=dataclasses.replace(by.costs, **shares))
+    cheaper = dataclasses.replace(by, costs=msgspec.structs.replace(by.costs, **shares))
     factor = _solved(sample, cheaper, step_of(calibrated(sample, by)))
     if factor is not None:
         known.append(dataclasses.replace(cheaper, factor=factor))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -188,7 +189,7 @@ def _source(source: Source, tables: Tables, diagnostics: tuple[tuple[int, str], 
             )
             version = dict(pairs).get("EXPORT_PRODUCT_VERSION")
     lost = [int(m[1] or m[2]) for _, text in diagnostics for m in _LOST.finditer(text)]
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         source, product_version=version, lost_events=sum(lost) if lost else None
     )
 

@@ -28,7 +28,8 @@ def load_nsys_parquet(path: str | os.PathLike[str]) -> Trace:
     Raises :class:`~nvprobe.errors.InputError` where a table of the folder cannot be read.
     """
     path = Path(path)
-    return assemble(FolderTables(path), Source("nsys-parquet", base_name(path.resolve())))
+    source = Source("nsys-parquet", base_name(path.resolve()), None, None, {})
+    return assemble(FolderTables(path), source)
 
 
 class FolderTables:

@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from nvprobe.errors import ToolError, UsageError
 from nvprobe.nsys import Nsys, export, find_nsys
 from nvprobe.readers import cache
@@ -37,7 +39,7 @@ def load_nsys_report(path: str | os.PathLike[str]) -> Trace:
     path = Path(path)
     with exported(path) as database:
         trace = load_nsys_sqlite(database)
-    source = dataclasses.replace(trace.sources[0], kind="nsys-rep", file=base_name(path))
+    source = msgspec.structs.replace(trace.sources[0], kind="nsys-rep", file=base_name(path))
     return dataclasses.replace(trace, sources=(source,))
 
 

@@ -52,7 +52,7 @@ def load_nsys_sqlite(path: str | os.PathLike[str]) -> Trace:
     """
     path = Path(path)
     with opened(path) as tables:
-        return assemble(tables, Source("nsys-sqlite", base_name(path)))
+        return assemble(tables, Source("nsys-sqlite", base_name(path), None, None, {}))
 
 
 @contextlib.contextmanager

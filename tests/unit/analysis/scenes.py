@@ -141,7 +141,7 @@ class Scene:
         row = {name: i for i, name in enumerate(strings)}
         end = max([self.now, *(int(o["end"]) for o in self.ops)]) + 1
         return Trace(
-            pa.array(strings), (Source("nsys-sqlite", "scene"),),
+            pa.array(strings), (Source("nsys-sqlite", "scene", None, None, {}),),
             Processes(key=[1], pid=[100], name=[row["python3"]], rank=[-1]),
             Threads(process=[0], tid=[100], name=[row["python3"]]),
             Devices(**{k: np.array([v]) for k, v in {**H200, "name": row["NVIDIA H200"]}.items()}),

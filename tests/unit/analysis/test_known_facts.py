@@ -50,7 +50,9 @@ def replays() -> Trace:
 def test_whole_graphs_are_advised_where_nodes_were_recorded(
     kind: str, nodes: bool | None, advised: bool
 ) -> None:
-    trace = costly(dataclasses.replace(replays(), sources=(Source(kind, "x"),)), nodes)
+    trace = costly(
+        dataclasses.replace(replays(), sources=(Source(kind, "x", None, None, {}),)), nodes
+    )
     (cost,) = [one for one in document(trace)["findings"] if one["id"] == "profiler_cost"]
     assert any("--graphs-whole" in text for text in cost["try"]) is advised
 

@@ -172,7 +172,9 @@ def test_the_json_says_the_same() -> None:
 def test_no_saving_is_promised_in_milliseconds_that_the_profiler_made(
     profiling: ProfilingCost | None, kind: str, expected: str
 ) -> None:
-    analysis = analysis_of(loop(body), profiling=profiling, sources=(Source(kind, "scene"),))
+    analysis = analysis_of(
+        loop(body), profiling=profiling, sources=(Source(kind, "scene", None, None, {}),)
+    )
     assert _saving((0, 3 * MS), 12 * MS, analysis.profiler) == expected
 
 

@@ -30,7 +30,7 @@ def a_trace(strings: list[str], names: list[int], listed: dict[int, int]) -> Tra
     nothing = np.full(size, NO_NAME)
     return Trace(
         strings=pa.array(strings, pa.string()),
-        sources=(Source("torch-trace", "made"),),
+        sources=(Source("torch-trace", "made", None, None, {}),),
         processes=Processes(key=[1], pid=[1], name=[-1], rank=[-1]),
         threads=Threads(process=[0], tid=[1], name=[-1]),
         devices=Devices.empty(),

@@ -18,7 +18,7 @@ def base(start: np.ndarray, end: np.ndarray, origin: int) -> tuple[Trace, np.nda
     one, zero = np.zeros(1, np.int64), np.zeros(len(start), np.int32)
     trace = Trace(
         strings=pa.array(["call", "op"], pa.string()),
-        sources=(Source("test", "t"),),
+        sources=(Source("test", "t", None, None, {}),),
         processes=Processes(key=one, pid=one + 7, name=one - 1, rank=one - 1),
         threads=Threads(process=one, tid=one + 7, name=one - 1),
         devices=Devices.empty(),

@@ -326,7 +326,7 @@ def node_trace() -> Trace:
     )  # fmt: skip
     return Trace(
         strings=pa.array(texts),
-        sources=(Source("nsys-sqlite", "made.sqlite"),),
+        sources=(Source("nsys-sqlite", "made.sqlite", None, None, {}),),
         processes=Processes(key=[1], pid=[100], name=[0], rank=[-1]),
         threads=Threads(process=[0, 0], tid=[100, 101], name=[0, 1]),
         devices=Devices.empty(),

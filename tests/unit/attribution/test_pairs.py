@@ -37,7 +37,7 @@ def source(
     zero, none = np.zeros(len(spans), np.int64), np.full(len(spans), -1)
     return Trace(
         strings=pa.array(texts, pa.string()),
-        sources=(Source("test", "t"),),
+        sources=(Source("test", "t", None, None, {}),),
         processes=Processes(key=[pid], pid=[pid], name=[-1], rank=[-1]),
         threads=Threads(process=[0], tid=[pid], name=[-1]),
         devices=Devices.empty(),

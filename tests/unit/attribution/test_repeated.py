@@ -112,7 +112,7 @@ class Program:
         none, zeros = np.full(len(self.ops), -1), np.zeros(len(self.ops))
         return Trace(
             strings=pa.array(list(self.texts), pa.string()),
-            sources=(Source("nsys-sqlite", "made"),),
+            sources=(Source("nsys-sqlite", "made", None, None, {}),),
             processes=Processes(key=[1], pid=[10], name=[-1], rank=[-1]),
             threads=Threads(process=[0, 0, 0], tid=[10, 11, 12], name=threads),
             devices=Devices.empty(),

@@ -226,7 +226,9 @@ def test_what_a_profile_lacks_of_a_process_is_that_process_s(tmp_path: Path) -> 
     torch = load(tmp_path / "more.json")
     threads = thread_rows(profile, torch)
     assert sorted(threads.tolist()) == [-1, 1]
-    trace = merged(profile, torch, threads, lambda _, times: times, Clock("shared", (0, 0)), 0)
+    trace = merged(
+        profile, torch, threads, lambda _, times: times, Clock("shared", (0, 0), None), 0
+    )
     assert trace.threads.process.tolist() == [0, 1, 1]
     added = trace.ranges.thread == 2
     assert trace.ranges.process[added].tolist() == [1]

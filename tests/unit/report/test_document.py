@@ -16,8 +16,9 @@ from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.report.document import Document, document, encode, json_schema
 from nvprobe.report.result_tables import RESULTS, result_tables
-from nvprobe.report.schema import NAMED, Row, arrow, fields, flat, is_, ns, pair
+from nvprobe.report.schema import NAMED, arrow, fields, flat
 from nvprobe.trace import Trace
+from nvprobe.trace.rows import Row, is_, ns, pair
 from tests.conftest import ROOT
 from tests.random_waits import wait_traces
 
