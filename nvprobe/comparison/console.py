@@ -12,14 +12,20 @@ from nvprobe.analysis.verdict import duration
 from nvprobe.comparison.alignment import above
 from nvprobe.comparison.model import Comparison, PathChange, StepComparison, Time
 from nvprobe.comparison.words import (
+    COLUMNS,
+    STATUS,
     amount_in_words,
+    bounds,
     change,
     count,
     counted,
     noise_in_words,
+    parts_shown,
     path_names,
+    profiler_share,
     share,
     spent,
+    step_name,
     what_in_words,
 )
 from nvprobe.report.console.format import plain
@@ -29,7 +35,6 @@ from nvprobe.report.console.tables import new_table
 _ROWS = 10
 """Rows of each table; the JSON has all."""
 _WIDTH = 44
-_COLUMNS = ("Before", "After", "Change", "%", "95% bounds")
 _OUTCOMES = {"pass": "green", "fail": "bold red", "cannot tell": "yellow"}
 
 
@@ -74,20 +79,15 @@ def _differences(found: Comparison) -> RenderableType:
 
 
 def _row(table: Table, name: Text | str, time: Time) -> None:
-    bounds = "–"
-    if time.bounds_ns is not None:
-        bounds = f"{change(time.bounds_ns[0])} to {change(time.bounds_ns[1])}"
     style = ("red" if time.change_ns > 0 else "green") if time.changed else ""
     table.add_row(
         name, duration(time.before_ns), duration(time.after_ns),
-        Text(change(time.change_ns), style), Text(share(time), style), bounds,
+        Text(change(time.change_ns), style), Text(share(time), style), bounds(time),
     )  # fmt: skip
 
 
 def _times(step: StepComparison, found: Comparison) -> RenderableType:
-    batch = "" if step.batch is None else f"batch {step.batch}"
-    name = ", ".join(word for word in (step.path, step.phase, batch) if word)
-    table = new_table(f"A {step.unit or 'step'} ({name})" if name else "The capture", *_COLUMNS)
+    table = new_table(step_name(step), *COLUMNS)
     _row(table, "as profiled", step.step)
     if step.unprofiled is not None:
         _row(table, f"without the profiler ({step.unprofiled_source})", step.unprofiled)
@@ -104,29 +104,19 @@ def _times(step: StepComparison, found: Comparison) -> RenderableType:
 
 def _explained(step: StepComparison) -> RenderableType:
     """The parts, largest first, and the rest in one row: the column adds up."""
-    total = step.step.change_ns
-    table = new_table(f"The difference of {change(total)}, in parts", "What", "Before", "After",
-                      "Change")  # fmt: skip
-    shown = [part for part in step.parts[:_ROWS] if part.change_ns]
-    for part in shown:
+    title = f"The difference of {change(step.step.change_ns)}, in parts"
+    table = new_table(title, "What", *COLUMNS[:3])
+    for part in parts_shown(step, _ROWS):
         style = ("red" if part.change_ns > 0 else "green") if part.changed else ""
         table.add_row(_cut(part.path or "(no range)"), what_in_words(part.what),
                       duration(part.before_ns), duration(part.after_ns),
                       Text(change(part.change_ns), style))  # fmt: skip
-    rest = step.parts[len(shown) :]
-    if rest:
-        table.add_row(f"{len(rest)} other parts", "", duration(sum(p.before_ns for p in rest)),
-                      duration(sum(p.after_ns for p in rest)),
-                      change(sum(p.change_ns for p in rest)))  # fmt: skip
-    if step.unprofiled is None:
-        return table
-    more = total - step.unprofiled.change_ns
-    return Group(table, Text(f"Of this {change(more)} is the profiler's cost "
-                             f"({step.unprofiled_source}).", "dim"))  # fmt: skip
+    more = profiler_share(step)
+    return table if more is None else Group(table, Text(more, "dim"))
 
 
 def _paths(step: StepComparison) -> RenderableType:
-    table = new_table(f"{spent(step)} of", *_COLUMNS)
+    table = new_table(f"{spent(step)} of", *COLUMNS)
     both = [one for one in step.paths if one.gpu is not None]
     moved = [one for one in both if one.gpu is not None and one.gpu.changed] or both[:3]
     for one in moved[:_ROWS]:
@@ -152,9 +142,7 @@ def _outermost(paths: Sequence[PathChange]) -> list[PathChange]:
 
 
 def _kernels(step: StepComparison) -> RenderableType:
-    table = new_table(
-        "Kernels (GPU time of a step)", "Before", "After", "Change", "%", "95% bounds"
-    )
+    table = new_table("Kernels (GPU time of a step)", *COLUMNS)
     for one in step.kernels[:_ROWS]:
         if one.change_ns:
             _row(table, plain(one.name), one)
@@ -174,9 +162,8 @@ def _findings(found: Comparison) -> RenderableType:
     out = Text("Findings", "bold")
     for one in found.findings:
         title = one.after or one.before
-        word = {"same": "still", "gone": "gone", "new": "new"}[one.status]
         style = {"same": "dim", "gone": "green", "new": "red"}[one.status]
-        out.append_text(Text(f"\n{word}: ", style) + Text(plain(title)))
+        out.append_text(Text(f"\n{STATUS[one.status]}: ", style) + Text(plain(title)))
     return out
 
 

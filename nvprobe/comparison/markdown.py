@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.comparison.model import Comparison, StepComparison, Time
-from nvprobe.comparison.words import change, share, what_in_words
+from nvprobe.comparison.words import change, parts_shown, share, what_in_words
 from nvprobe.readers.input_errors import printable
 
 MOST_LINES = 25
@@ -36,14 +36,9 @@ def _table(step: StepComparison) -> Iterator[str]:
     yield _row("as profiled", step.step)
     if step.unprofiled is not None:
         yield _row(f"without the profiler ({step.unprofiled_source})", step.unprofiled)
-    shown = [part for part in step.parts[:_PARTS] if part.change_ns]
-    for part in shown:
-        yield _row(f"{short_path(part.path or '(no range)', 60)}, {what_in_words(part.what)}", part)
-    rest = step.parts[len(shown) :]
-    if rest:
-        more = sum(part.change_ns for part in rest)
-        before, after = sum(p.before_ns for p in rest), sum(p.after_ns for p in rest)
-        yield _row(f"{len(rest)} other parts", Time(before, after, more, None, 0, False))
+    for part in parts_shown(step, _PARTS):
+        name, what = short_path(part.path or "(no range)", 60), what_in_words(part.what)
+        yield _row(f"{name}, {what}" if what else name, part)
 
 
 def _row(name: str, time: Time) -> str:

@@ -12,14 +12,20 @@ from nvprobe.analysis.verdict import duration
 from nvprobe.comparison.icicle import LEGEND, color, icicles
 from nvprobe.comparison.model import Comparison, Counter, Part, PathChange, StepComparison, Time
 from nvprobe.comparison.words import (
+    COLUMNS,
+    STATUS,
     amount_in_words,
+    bounds,
     change,
     count,
     counted,
     noise_in_words,
+    parts_shown,
     path_names,
+    profiler_share,
     share,
     spent,
+    step_name,
     what_in_words,
 )
 from nvprobe.report.page.still import escaped, panel, still_page, tile
@@ -30,7 +36,6 @@ MOST_BARS = 12
 _FIGURE = '<td class="figure'
 _FALL = 300
 """Width of the bars of the parts."""
-_TIMES = ("Before", "After", "Change", "%", "95% bounds")
 
 
 def page(found: Comparison) -> str:
@@ -69,7 +74,7 @@ def _head(found: Comparison) -> str:
             tile("Before", duration(shown.before_ns), _compared(step.steps[0])),
             tile("After", duration(shown.after_ns), _compared(step.steps[1])),
             tile("Change", f"{change(shown.change_ns)} ({share(shown)})",
-                 f"95% bounds: {_bounds(shown)}"),
+                 f"95% bounds: {bounds(shown)}"),
         ))  # fmt: skip
     return f"<h1>{escaped(found.verdict)}</h1>" + (
         f'<ul class="warnings">{warnings}</ul>' if warnings else ""
@@ -100,18 +105,8 @@ def _times(step: StepComparison, found: Comparison) -> str:
         name = amount_in_words(one.name)
         rows.append((_text(name.strip(), "indented" if name != one.name else ""), *_time(one)))
     caption = "" if found.noise is None else f"{noise_in_words(found)}."
-    times = panel(f"{_name(step)}: times", _table("Times", ("Time", *_TIMES), rows), caption)
-    return times + _counts(f"{_name(step)}: counts", [*step.counters, *found.counters])
-
-
-def _name(step: StepComparison) -> str:
-    batch = "" if step.batch is None else f"batch {step.batch}"
-    unit = step.unit or "step"
-    path = None if step.path == unit else step.path
-    words = ", ".join(word for word in (path, step.phase, batch) if word)
-    if not words:
-        return f"A {unit}" if step.path else "The capture"
-    return f"A {unit} ({words})"
+    times = panel(f"{step_name(step)}: times", _table("Times", ("Time", *COLUMNS), rows), caption)
+    return times + _counts(f"{step_name(step)}: counts", [*step.counters, *found.counters])
 
 
 def _counts(title: str, counters: Sequence[Counter]) -> str:
@@ -127,16 +122,11 @@ def _counts(title: str, counters: Sequence[Counter]) -> str:
 
 def _parts(step: StepComparison) -> str:
     """The difference as a waterfall: each bar starts where the one above it ends."""
-    shown = [part for part in step.parts[:MOST_BARS] if part.change_ns]
-    rest = step.parts[len(shown) :]
-    if rest:
-        before, after = sum(one.before_ns for one in rest), sum(one.after_ns for one in rest)
-        name = f"{len(rest)} other part{'s' if len(rest) > 1 else ''}"
-        shown.append(Part(before, after, after - before, None, 0, False, name, ""))
+    shown = parts_shown(step, MOST_BARS)
     bars = _falls(shown)
     rows = [
         (_text(part.path or "(no range)"),
-         _text(what_in_words(part.what) if part.what else "", "short"),
+         _text(what_in_words(part.what), "short"),
          *_time(part)[:3], f"<td>{bar}</td>")
         for part, bar in zip(shown, bars, strict=True)
     ]  # fmt: skip
@@ -147,10 +137,8 @@ def _parts(step: StepComparison) -> str:
         f"All parts add up to the difference of the step, {change(total.change_ns)}; "
         "pale bars: not beyond the noise."
     )
-    if step.unprofiled is not None:
-        cost = change(total.change_ns - step.unprofiled.change_ns)
-        caption += f" Of this {cost} is the profiler's cost ({step.unprofiled_source})."
-    title = f"{_name(step)}: the difference in parts"
+    caption += f" {profiler_share(step) or ''}".rstrip()
+    title = f"{step_name(step)}: the difference in parts"
     return panel(title, _table("Parts", heads, rows), caption)
 
 
@@ -189,7 +177,7 @@ def _icicles(step: StepComparison) -> str:
     caption = "One scale for both; the width of a box is the time of a step, with what is below it."
     if step.step.bounds_ns is None:
         caption += " No bounds are known from so few steps, so no change has a color."
-    title = f"{_name(step)}: {spent(step).replace('Host', 'host')} by path"
+    title = f"{step_name(step)}: {spent(step).replace('Host', 'host')} by path"
     return panel(title, inside, caption)
 
 
@@ -197,7 +185,9 @@ def _paths(step: StepComparison) -> str:
     rows = [_path(one) for one in step.paths if one.gpu is not None or one.gpu_ns is not None]
     if not rows:
         return ""
-    return panel(f"{_name(step)}: paths", _table("Paths", (f"{spent(step)} of", "", *_TIMES), rows))
+    return panel(
+        f"{step_name(step)}: paths", _table("Paths", (f"{spent(step)} of", "", *COLUMNS), rows)
+    )
 
 
 def _path(one: PathChange) -> tuple[str, ...]:
@@ -215,7 +205,7 @@ def _kernels(step: StepComparison) -> str:
     if not step.kernels:
         return ""
     rows = [(_text(one.name), *_time(one)) for one in step.kernels]
-    return panel(f"{_name(step)}: kernels", _table("Kernels", ("GPU time of", *_TIMES), rows))
+    return panel(f"{step_name(step)}: kernels", _table("Kernels", ("GPU time of", *COLUMNS), rows))
 
 
 def _graphs(found: Comparison) -> str:
@@ -237,10 +227,9 @@ def _graphs(found: Comparison) -> str:
 def _findings(found: Comparison) -> str:
     if not found.findings:
         return ""
-    word = {"same": "still", "gone": "gone", "new": "new"}
     style = {"same": "", "gone": "better", "new": "worse"}
     rows = [
-        (_text(word[one.status], f"short {style[one.status]}"), _text(one.before or "–"),
+        (_text(STATUS[one.status], f"short {style[one.status]}"), _text(one.before or "–"),
          _text(one.after or "–"))
         for one in found.findings
     ]  # fmt: skip
@@ -303,11 +292,5 @@ def _time(time: Time) -> tuple[str, str, str, str, str]:
         _figure(duration(time.after_ns), exact=time.after_ns),
         _figure(change(time.change_ns), style, time.change_ns),
         _figure(share(time), style),
-        _figure(_bounds(time)),
+        _figure(bounds(time)),
     )
-
-
-def _bounds(time: Time) -> str:
-    if time.bounds_ns is None:
-        return "–"
-    return f"{change(time.bounds_ns[0])} to {change(time.bounds_ns[1])}"
