@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from nvprobe.analysis.allocator import allocator_use
 from nvprobe.analysis.findings.advice import fitting
 from nvprobe.analysis.findings.calls import (
@@ -169,7 +171,7 @@ def _moved(finding: Finding, places: int) -> Finding:
     saving = finding.step_saving
     if saving is None or saving.instead_of is None or not places:
         return finding
-    moved = dataclasses.replace(saving, instead_of=saving.instead_of + places)
+    moved = msgspec.structs.replace(saving, instead_of=saving.instead_of + places)
     return dataclasses.replace(finding, step_saving=moved)
 
 
