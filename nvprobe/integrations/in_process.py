@@ -88,20 +88,21 @@ def record() -> Iterator[Recording]:
 
 @contextlib.contextmanager
 def _instrumented(folder: str) -> Iterator[None]:
-    """Write ranges as record_function and the sidecar into a folder; asleep afterwards."""
-    from nvprobe.instrumentation import awake, emitter, sidecar
-    from nvprobe.instrumentation.instrument import instrument
+    """Write ranges as record_function and the sidecar into a folder; then as it was before."""
+    from nvprobe.instrumentation import awake, emitter, instrument, sidecar
 
-    before = emitter.backend()
+    before, ours = emitter.backend(), not instrument.is_on()
     emitter.use("record_function")
     try:
         sidecar.open(folder)
-        instrument(children=False)
+        instrument.instrument(children=False)
         awake.wake()
         yield
     finally:
         awake.sleep()
         sidecar.close()
+        if ours:
+            instrument.remove()
         emitter.use(before)
 
 

@@ -160,7 +160,7 @@ class _Recording:
             _take_back(self.folder)
             log.warning(NOT_REACHED, self.watch.first)
         elif _write_run_json(self) and not self.place.rank:
-            alone = self.place.rank is None
+            alone = self.place.rank is None or self.place.world_size == 1
             command = f"analyze {self.folder}" if alone else f"ranks {self.folder.parent}"
             print(f"nvprobe: {_window(self.watch)} recorded: nvprobe {command}", file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -176,6 +177,27 @@ def test_a_loop_with_accumulated_gradients(tmp_path: Path):
     results = nvprobe.analyze(tmp_path / "run")
     assert results.steps["index"].tolist() == [3, 4]
     assert results.ranges.loc["step/forward"]["calls"] == 4
+
+
+@pytest.mark.nsys
+def test_under_nsys_the_window_is_its_own(tmp_path: Path):
+    nsys = shutil.which("nsys") or pytest.skip("nsys is not installed")
+    words = (
+        "profile --trace=nvtx --sample=none --cpuctxsw=none --export=sqlite --capture-range=nvtx"
+    )
+    window = ["--capture-range-end=stop", "--nvtx-capture=nvprobe.window@nvprobe"]
+    report = ["--output", str(tmp_path / "report")]
+    subprocess.run(
+        [nsys, *words.split(), *window, *report, sys.executable, "-c", LOOP + "train()", "run"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"},
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
+    (sidecar,) = (tmp_path / "run").iterdir()
+    results = nvprobe.analyze(tmp_path / "report.sqlite", sidecar)
+    assert results.steps["index"].tolist() == [3, 4]
+    assert results.ranges.loc["step/forward/Linear", "calls"] == 4
 
 
 def test_a_training_that_ends_before_the_window(tmp_path: Path):
