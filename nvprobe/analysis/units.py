@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.model import FoundBy
 from nvprobe.analysis.unit_phases import phases_of
+from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_ROW, Column, OpKind, Table, column
 from nvprobe.trace.cuda_calls import CallRole, call_roles
@@ -187,20 +188,22 @@ class _Process:
 
     def _module_calls(self) -> Iterator[_Borders]:
         """Calls of modules that run inside no other, where nothing trains."""
-        return self._outermost(Kind.MODULE, FoundBy.MODULE_CALL)
+        chosen = self.attribution.paths.kind == Kind.MODULE
+        return self._outermost(chosen, FoundBy.MODULE_CALL)
 
     def _compiled_calls(self) -> Iterator[_Borders]:
         """Calls of compiled graphs that run inside no other, where nothing trains."""
-        return self._outermost(Kind.GRAPH, FoundBy.COMPILED_CALL)
+        return self._outermost(compiled_graphs(self.attribution.paths), FoundBy.COMPILED_CALL)
 
-    def _outermost(self, kind: Kind, found_by: FoundBy) -> Iterator[_Borders]:
+    def _outermost(self, chosen: Column, found_by: FoundBy) -> Iterator[_Borders]:
+        """Ranges of the chosen paths (bool per path) that lie in no other of them."""
         tree, ranges = self.attribution.tree, self.attribution.trace.ranges
         if self._trains():
             return
         mine = (ranges.process == self.process) & ~tree.folded & (tree.path >= 0)
-        rows = np.flatnonzero(mine & (tree.kind == kind))
+        rows = np.flatnonzero(mine & np.append(chosen, False)[tree.path])
         paths = self.attribution.paths
-        nearest = np.append(paths.nearest(paths.kind == kind), NO_ROW)
+        nearest = np.append(paths.nearest(chosen), NO_ROW)
         rows = rows[nearest[paths.parent[tree.path[rows]]] < 0]
         yield from self._anchored(rows, found_by)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.attribution.model import Kind
+from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import NO_NAME, Column, Ranges, RangeSource, Trace
 
 OWN_DOMAIN = "nvprobe"
@@ -113,6 +113,12 @@ def closure_parts(names: pa.StringArray) -> Column:
 def known_parts(names: pa.StringArray) -> Column:
     """Bool per clean name: it says that its range is a part of a step, not a step."""
     return ~np.isin(_by_name(names), (Kind.USER, Kind.STEP))
+
+
+def compiled_graphs(paths: PathTable) -> Column:
+    """Bool per path: torch.compile's, not a CUDA graph's capture or replay of the same kind."""
+    cuda = pc.starts_with(paths.names, "cudagraph ").to_numpy(zero_copy_only=False)
+    return np.asarray((paths.kind == Kind.GRAPH) & ~np.asarray(cuda, bool)[paths.name])
 
 
 def _by_name(names: pa.StringArray) -> Column:

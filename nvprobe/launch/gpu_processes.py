@@ -2,7 +2,8 @@
 
 An engine's workers are what goes missing most often. So the processes below the launch are looked
 at while they run: one that has mapped the CUDA driver and opened a device uses the GPU. Compilers'
-helpers only map it.
+helpers only map it, and a worker forked from a program that uses the GPU only inherits what that
+has open: CUDA does not work there.
 """
 
 from __future__ import annotations
@@ -43,15 +44,24 @@ class GpuProcesses:
     def look(self) -> None:
         """Look at the processes that run now."""
         for one in proc.descendants(self.of):
-            if one.pid not in self.seen and not proc.is_of_nsys(one.pid) and self._uses(one.pid):
+            if one.pid not in self.seen and not proc.is_of_nsys(one.pid) and self._uses(one):
                 self.seen[one.pid] = GpuProcess(one.pid, _title(one.pid), _forked(one))
 
-    def _uses(self, pid: int) -> bool:
+    def _uses(self, one: proc.Process) -> bool:
         with contextlib.suppress(OSError):
-            if self.mapped in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace"):
-                opened = (str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir())
-                return any(path.startswith(self.devices) for path in opened)
+            if self.mapped in Path(f"/proc/{one.pid}/maps").read_text("utf-8", "replace"):
+                own = self._opened(one.pid)
+                return bool(own - self._opened(one.parent) if _forked(one) else own)
         return False
+
+    def _opened(self, pid: int) -> set[tuple[str, str]]:
+        """(number, path) of each device that a process has open; nothing of one that is gone."""
+        found = set()
+        with contextlib.suppress(OSError):
+            for one in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add((one.name, str(one.readlink())))
+        return {one for one in found if one[1].startswith(self.devices)}
 
     def lines(self, recorded: Collection[int]) -> list[str]:
         """One line for each process: recorded, or not and what to do."""

@@ -23,6 +23,7 @@ from nvprobe.analysis.replay.edits.kernels import fuse_chains
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 from nvprobe.analysis.waiting.host_causes import HOST_LATE, Cause
+from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Column
 from nvprobe.trace.sidecar import CompileSpan, GraphBreak
@@ -91,7 +92,7 @@ def _between_graphs(evidence: Evidence) -> Column:
     """bool per path: above at least two instances of compiled graphs, and inside none of them."""
     paths, tree = evidence.attribution.paths, evidence.attribution.tree
     compiling = pc.match_substring_regex(paths.names, "^compile ").to_numpy(zero_copy_only=False)
-    graph = (paths.kind == Kind.GRAPH) & ~np.asarray(compiling, bool)[paths.name]
+    graph = compiled_graphs(paths) & ~np.asarray(compiling, bool)[paths.name]
     instances = np.zeros(len(paths.parent), np.int64)
     rows = (tree.path >= 0) & ~tree.folded
     np.add.at(instances, tree.path[rows], 1)
@@ -161,8 +162,9 @@ def _steps_of(evidence: Evidence, spans: list[CompileSpan]) -> int:
 
 def unfused_compiled(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     """Compiled graphs that launch the kernels of eager torch: no code was generated for them."""
-    steps = Sampled(evidence, sample)
-    inside = steps.started_by(steps.below(r".", Kind.GRAPH)) & steps.kernels(r"")
+    steps, paths = Sampled(evidence, sample), evidence.attribution.paths
+    compiled = np.append(paths.nearest(compiled_graphs(paths)) >= 0, False)[sample.path]
+    inside = steps.started_by(compiled) & steps.kernels(r"")
     family = evidence.classes.family[sample.op]
     generated = inside & ((family == Family.TRITON) | steps.kernels(r"(?i)triton"))
     fusible = inside & np.isin(family, (Family.ELEMENTWISE, Family.NORM, Family.REDUCTION))
@@ -177,7 +179,7 @@ def unfused_compiled(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
         Finding(
             id="unfused_compiled",
             ops=rows,
-            title=f"What is compiled in {named(evidence.attribution.paths, path)} runs the kernels "
+            title=f"What is compiled in {named(paths, path)} runs the kernels "
             "of eager torch: nothing is fused",
             path=path,
             sources=(),

@@ -10,6 +10,7 @@ import numpy as np
 from nvprobe.analysis.findings.model import Evidence
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.path_quantities import host_times
+from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import Trace
 
@@ -68,7 +69,7 @@ def program(evidence: Evidence) -> Program:
         sharding=_first_match(names, _SHARDING),
         replicated=any(name.startswith(_REPLICATION) for name in names),
         collectives=bool((communication & (evidence.ops.graph_node == 0)).any()),
-        compiled=bool(compiled) or bool((paths.kind == Kind.GRAPH).any()),
+        compiled=bool(compiled) or bool(compiled_graphs(paths).any()),
         passes=_passes(evidence),
     )
 

@@ -30,6 +30,7 @@ from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.replay.prepared import Replay
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal, Saving, search
+from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind, PathTable
 from nvprobe.trace import Column
 
@@ -148,7 +149,7 @@ def _between_graphs(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
     here = np.ones(len(path), bool)
     if finding.path >= 0:
         here = _below(paths, np.array([finding.path]))[path]
-    inside = _below(paths, np.flatnonzero(paths.kind == Kind.GRAPH))[path]
+    inside = _below(paths, np.flatnonzero(compiled_graphs(paths)))[path]
     opened = np.append(False, path[1:] != path[:-1]) | (few.records.ranges > 0)
     follows = np.append(False, here[:-1] & (few.step[1:] == few.step[:-1]))
     return launches.graph_break(here & follows & (opened | ~inside), here)
@@ -168,7 +169,7 @@ def _launches(evidence: Evidence, few: Sample, finding: Finding) -> Edit:
         here = _below(paths, np.array([root]))[path]
     if known.graphs:
         return launches.cuda_graph(few, here)
-    inside = _below(paths, np.flatnonzero(paths.kind == Kind.GRAPH))[path]
+    inside = _below(paths, np.flatnonzero(compiled_graphs(paths)))[path]
     return launches.compiled(few, here & ~inside)
 
 

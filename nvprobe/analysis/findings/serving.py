@@ -36,12 +36,14 @@ def prefill_stalls(evidence: Evidence) -> Iterator[Finding]:
     steps, rows = evidence.steps, leading_steps(evidence.steps)
     phase = steps.phase[rows]
     decode = rows[phase == StepPhase.DECODE]
-    if len(decode) < FEW or steps.found_by[rows[0]] != FoundBy.ENGINE:
+    if len(decode) < FEW:
         return
-    length = intervals(steps, rows)
+    # A host that runs ahead is done with a step long before the GPU is.
+    length = np.maximum(intervals(steps, rows), steps.gpu_busy_ns[rows])
     level = int(np.median(length[phase == StepPhase.DECODE]))
     between = np.zeros(len(rows), bool)
-    between[1:-1] = (phase[:-2] == StepPhase.DECODE) & (phase[2:] == StepPhase.DECODE)
+    if steps.found_by[rows[0]] == FoundBy.ENGINE:  # elsewhere it begins the next requests
+        between[1:-1] = (phase[:-2] == StepPhase.DECODE) & (phase[2:] == StepPhase.DECODE)
     stalling = (phase == StepPhase.MIXED) | ((phase == StepPhase.PREFILL) & between)
     stalling &= length >= STALLS * level
     stalled = rows[stalling]

@@ -36,6 +36,11 @@ def main_step(found: Inference | None) -> str:
     table = found.phases
     name = StepPhase(int(table.phase[0])).name.lower()
     wall, busy = int(table.wall_p50_ns[0]), int(table.busy_ns[0])
+    if busy > wall:  # the host runs ahead
+        return (
+            f"a {name} step takes the GPU {duration(busy)} (median of {int(table.steps[0]):,}), "
+            f"the host {duration(wall)}"
+        )
     return (
         f"a {name} step takes {duration(wall)} (median of {int(table.steps[0]):,}), "
         f"the GPU works for {duration(busy)} of it"

@@ -96,6 +96,39 @@ def test_a_prefill_between_decode_steps_is_a_finding_that_saves_nothing() -> Non
     assert analysis.steps.phase[slow.step] == StepPhase.MIXED
 
 
+def test_a_mixed_step_stalls_decode_where_nvprobe_marks_the_steps_around_it() -> None:
+    scene = Scene()
+    for turn in range(20):
+        tokens = 4096 if turn in (7, 13) else 0
+        name = f"execute_context_{int(tokens > 0)}({tokens})_generation_8(8)"
+        body = many_long if tokens else many
+        scene.inside(
+            f"step {turn}",
+            lambda name=name, body=body: scene.inside(name, lambda: body(scene)),
+        )
+    (finding,) = [one for one in analyzed(scene).findings or () if one.id == "prefill_stall"]
+    assert finding.evidence["steps"] == 2
+
+
+def many_long(scene: Scene) -> None:
+    for _ in range(4):
+        scene.launch(BF16_GEMM, 9_000 * US)
+
+
+def test_replays_of_a_captured_graph_are_not_compiled_code() -> None:
+    """Kernels of eager torch in a graph that the program captured itself: nothing fell back."""
+    scene = Scene()
+    for turn in range(12):
+        scene.inside(
+            f"step {turn}",
+            lambda: scene.inside("cudagraph replay 1", lambda: scene.replay(60, 2 * US, 900)),
+        )
+        scene.host(90 * US)
+    found = [one.id for one in analyzed(scene).findings or ()]
+    assert "unfused_compiled" not in found
+    assert "graph_gaps" in found
+
+
 def replayed(scene: Scene) -> None:
     scene.replay(6, 3 * US, 200)
 

@@ -1,10 +1,12 @@
 """Which processes use the GPU and were recorded: on real spawned and forked children.
 
-There is no GPU here: a process "uses" it that has mapped the C library and opened a pipe.
+There is no GPU here: a process "uses" it that has mapped the C library and opened a file. What a
+worker inherits when it is forked is not its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -19,54 +21,71 @@ import pytest
 from nvprobe.launch.finish import recorded_pids
 from nvprobe.launch.gpu_processes import GpuProcesses
 
-STAND_IN = "libc", ("pipe:", "socket:")
+MAPPED = "libc"
 
 
-def _wait(parent: Connection) -> None:
-    parent.send("ready")
-    parent.recv()
+def _wait(parent: Connection, device: str) -> None:
+    with open(device) if device else contextlib.nullcontext():  # noqa: PTH123
+        parent.send("ready")
+        parent.recv()
 
 
-@pytest.fixture(params=["spawn", "fork"])
-def worker(request: pytest.FixtureRequest) -> Iterator[tuple[str, BaseProcess]]:
-    context = multiprocessing.get_context(request.param)
+@contextlib.contextmanager
+def started(method: str, device: str) -> Iterator[int]:
+    context = multiprocessing.get_context(method)
     here, there = context.Pipe()
-    process = context.Process(target=_wait, args=(there,))
+    process: BaseProcess = context.Process(target=_wait, args=(there, device), daemon=True)
     process.start()
     assert here.recv() == "ready"
-    yield request.param, process
-    here.send("end")
-    process.join(60)
-    resource_tracker._resource_tracker._stop()  # a child that other tests would count
-
-
-def test_every_worker_is_listed_as_recorded_or_with_a_remedy(
-    worker: tuple[str, BaseProcess],
-) -> None:
-    method, process = worker
     assert process.pid is not None
-    seen = GpuProcesses(os.getpid(), *STAND_IN)
+    try:
+        yield process.pid
+    finally:
+        here.send("end")
+        process.join(60)
+        resource_tracker._resource_tracker._stop()  # a child that other tests would count
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> str:
+    path = tmp_path / "device0"
+    path.touch()
+    return str(path)
+
+
+def looked(mapped: str, device: str) -> GpuProcesses:
+    seen = GpuProcesses(os.getpid(), mapped, (device,))
     seen.look()
-    assert process.pid in seen.seen
-    mine = [line for line in seen.lines({process.pid}) if f" {process.pid} " in line]
-    assert [line.rpartition(": ")[2] for line in mine] == ["recorded"]
-    (missing,) = [line for line in seen.lines(set()) if f" {process.pid} " in line]
-    assert "NOT recorded" in missing
-    assert ("forked" in missing) == (method == "fork")
+    return seen
 
 
-def test_processes_that_use_no_gpu_are_not_listed() -> None:
-    seen = GpuProcesses(os.getpid(), "libcuda-of-no-machine", STAND_IN[1])
-    seen.look()
-    assert not seen.seen
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_every_worker_is_listed_as_recorded_or_with_a_remedy(method: str, device: str) -> None:
+    with started(method, device) as pid:
+        seen = looked(MAPPED, device)
+        assert pid in seen.seen
+        mine = [line for line in seen.lines({pid}) if f" {pid} " in line]
+        assert [line.rpartition(": ")[2] for line in mine] == ["recorded"]
+        (missing,) = [line for line in seen.lines(set()) if f" {pid} " in line]
+        assert "NOT recorded" in missing
+        assert ("forked" in missing) == (method == "fork")
 
 
-def test_a_process_that_only_maps_the_driver_uses_no_gpu(
-    worker: tuple[str, BaseProcess],
-) -> None:
-    seen = GpuProcesses(os.getpid(), STAND_IN[0], ("/dev/nvidia-of-no-machine",))
-    seen.look()
-    assert not seen.seen
+def test_processes_that_use_no_gpu_are_not_listed(device: str) -> None:
+    with started("fork", device):
+        assert not looked("libcuda-of-no-machine", device).seen
+
+
+def test_a_process_that_only_maps_the_driver_uses_no_gpu(device: str) -> None:
+    with started("fork", ""):
+        assert not looked(MAPPED, device).seen
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_what_a_forked_worker_inherits_is_not_its_own(method: str, device: str) -> None:
+    """Workers of a DataLoader, say: their parent has the GPU open."""
+    with open(device), started(method, "") as pid:  # noqa: PTH123
+        assert pid not in looked(MAPPED, device).seen
 
 
 def test_nothing_is_called_missing_where_the_export_cannot_be_read(
