@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.inference.phases import PhaseRows, intervals, leading_steps, main_phase
-from nvprobe.analysis.model import UNKNOWN, Steps
+from nvprobe.analysis.model import Steps
 from nvprobe.analysis.steps import step_at
 from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import Waits
@@ -90,11 +90,3 @@ def collection_ns(attribution: Attribution, steps: Steps) -> Column:
     rows = np.flatnonzero(named & ~tree.folded)
     step = step_at(steps, ranges.process[rows], ranges.start[rows])
     return sums(step, tree.end[rows] - ranges.start[rows], len(steps))
-
-
-def requests_of(steps: Steps, row: int) -> str:
-    """``512 tokens of 1 prompt`` of a step, empty where its name does not say."""
-    tokens, requests = int(steps.prefill_tokens[row]), int(steps.prefill_requests[row])
-    if UNKNOWN in (tokens, requests) or not requests:
-        return ""
-    return f"{tokens:,} tokens of {requests} prompt{'s' if requests > 1 else ''}"

@@ -40,7 +40,7 @@ class Timeline {
       title: "The whole capture: how busy its streams are. Drag to move the view." }));
     this.said = element("p", { class: "said", role: "status", "aria-live": "polite" });
     this.chooser = this.stepChooser();
-    this.element = element("div", { class: "timeline" }, this.toolbar(), this.map, this.scroller, this.said, this.legend());
+    this.element = element("div", { class: "timeline" }, this.toolbar(), this.map, this.scroller, this.said, legend());
     this.painter = new Painter(this.canvas, bands);
     this.listen();
     this.show(this.firstView());
@@ -68,24 +68,6 @@ class Timeline {
       button("Fit", "Show all of the step", () => this.fit()),
       element("details", { class: "keys" }, element("summary", {}, "Keys"),
         element("dl", {}, ...KEYS.flatMap(([key, text]) => [element("dt", {}, key), element("dd", {}, text)]))));
-  }
-
-  /** What the colors mean; only colors that occur. */
-  legend() {
-    const events = /** @type {Events} */ (page.events);
-    const { rows, tracks, colors } = page.about.timeline;
-    /** @type {Record<string, Set<number>>} */
-    const used = {};
-    rows.forEach((/** @type {number[]} */ [track], /** @type {number} */ row) => {
-      const kind = tracks[track].kind;
-      used[kind] ??= new Set();
-      for (let slice = events.first[row]; slice < events.first[row + 1]; slice++) used[kind].add(events.color[slice]);
-    });
-    const titles = { ranges: "ranges", spans: "start/end ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
-    return element("div", { class: "legends" }, ...Object.entries(titles).filter(([kind]) => used[kind]).map(([kind, title]) =>
-      element("div", { class: "legend" }, element("b", {}, title),
-        ...COLOR_LISTS[kind].flatMap((color, number) =>
-          (used[kind].has(number) ? [legendEntry(words(colors[kind][number]), color)] : [])))));
   }
 
   /** @param {number} row of the steps: whether its events are in the page */

@@ -111,3 +111,21 @@ function trackLabel(track) {
     one.kind === "ranges" && one.process === track.process && one.number === track.number);
   return named ? "CUDA calls" : thread;
 }
+
+/** What the colors mean; only colors that occur. */
+function legend() {
+  const events = /** @type {Events} */ (page.events);
+  const { rows, tracks, colors } = page.about.timeline;
+  /** @type {Record<string, Set<number>>} */
+  const used = {};
+  rows.forEach((/** @type {number[]} */ [track], /** @type {number} */ row) => {
+    const kind = tracks[track].kind;
+    used[kind] ??= new Set();
+    for (let slice = events.first[row]; slice < events.first[row + 1]; slice++) used[kind].add(events.color[slice]);
+  });
+  const titles = { ranges: "ranges", spans: "start/end ranges", calls: "calls", stream: "GPU work", idle: "GPU idle by cause" };
+  return element("div", { class: "legends" }, ...Object.entries(titles).filter(([kind]) => used[kind]).map(([kind, title]) =>
+    element("div", { class: "legend" }, element("b", {}, title),
+      ...COLOR_LISTS[kind].flatMap((color, number) =>
+        (used[kind].has(number) ? [legendEntry(words(colors[kind][number]), color)] : [])))));
+}
