@@ -48,7 +48,7 @@ def bind() -> None:
     global compiling
     torch = sys.modules.get("torch")
     known = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    if known is not None:
+    if known is not None and begun:
         compiling = known
 
 
