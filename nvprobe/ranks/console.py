@@ -30,7 +30,8 @@ def print_job(console: Console, found: Document, *, rows: int | None = None) -> 
 
 
 def _about(found: Document, _: int, __: int) -> Text:
-    world, steps = found.world_size, counted(len(found.steps), "step")
+    recorded = len(found.steps) if len(found.ranks) > 1 else found.ranks[0].steps
+    world, steps = found.world_size, counted(recorded, "step")
     number = len(found.ranks)
     whole = f"{number:,} of {world:,} ranks" if world else counted(number, "rank")
     clock = {

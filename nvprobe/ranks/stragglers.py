@@ -16,7 +16,7 @@ from nvprobe.trace import Column
 
 _MOST = 0.5
 """Share of steps in which a straggler adds a delay."""
-LIKELY, _SURE = 0.95, 0.99
+LIKELY, _SURE = 0.95, 0.995
 """Of chance alone, how often a delay varies more: enough with a cause that is recorded; without."""
 _APART = 5.0
 """Scatters (1.4826 × median absolute deviation) by which it stands out from the others,"""

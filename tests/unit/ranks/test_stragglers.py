@@ -57,7 +57,7 @@ def test_a_rank_that_is_late_now_and_then_by_much_is_named() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("steps", [4, 16])
 def test_noise_is_rarely_a_straggler(ranks: int, steps: int) -> None:
-    """Arrivals by chance alone, far beyond the clock's error: each rank by one in a hundred."""
+    """Arrivals by chance alone, far beyond the clock's error: each rank by one in two hundred."""
     draw, sure, tries = np.random.default_rng(ranks * 100 + steps), 0, 250
     for _ in range(tries):
         arrive = draw.normal(0, 2, (ranks, steps))
