@@ -54,7 +54,7 @@ def prefill_stalls(evidence: Evidence) -> Iterator[Finding]:
     typical = int(np.median(length[stalling]))
     yield Finding(
         id="prefill_stall",
-        title=f"Prefill holds decode up {len(stalled):,} times: these steps take "
+        title=f"Prefill holds decode up in {len(stalled):,} of {len(rows):,} steps: they take "
         f"{duration(typical)} (median), a decode step {duration(level)}",
         path=int(steps.path[stalled[0]]),
         sources=(),
