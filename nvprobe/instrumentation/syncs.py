@@ -326,9 +326,8 @@ def _explicit(what: str) -> Callable[[Any], Any]:
             finally:
                 _try_to_note(what)
 
-        torch_hooks.hide_from_dynamo(
-            [synchronize, *torch_hooks.functions_of(sys.modules[__name__])]
-        )
+        ours = (sys.modules[__name__], sync_methods, sys.modules[Hooks.__module__])
+        torch_hooks.hide_from_dynamo([synchronize, *torch_hooks.functions_of(*ours)])
         return synchronize
 
     return wrap
