@@ -25,6 +25,22 @@ EVALUATION = emitter.label("evaluation", Category.PHASE)
 CHECKPOINT = emitter.label("checkpoint", Category.PHASE)
 
 
+HOOKS = (
+    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run"),
+    ("lightning.pytorch.loops.fit_loop", "_FitLoop.advance"),
+    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint"),
+    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run"),
+    ("pytorch_lightning.loops.fit_loop", "_FitLoop.advance"),
+    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint"),
+    ("transformers.trainer", "Trainer.evaluate"),
+    ("transformers.trainer", "Trainer._save_checkpoint"),
+    ("transformers.trainer_callback", "CallbackHandler.on_epoch_begin"),
+    ("transformers.trainer_callback", "CallbackHandler.on_epoch_end"),
+    ("accelerate.accelerator", "Accelerator.save_state"),
+)
+"""Functions of the packages that are replaced; `torch.save` besides."""
+
+
 class _Here(threading.local):
     """Whether the thread writes a checkpoint: those of trainers call `torch.save`."""
 
@@ -40,17 +56,8 @@ def install() -> None:
     """Give these functions their phases, now or when they are imported."""
     if not _hooks.begin():
         return
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        loops = f"{package}.loops"
-        _hooks.replace(f"{loops}.evaluation_loop", "_EvaluationLoop.run", _lightning_evaluation)
-        _hooks.replace(f"{loops}.fit_loop", "_FitLoop.advance", _lightning_epoch)
-        _hooks.replace(f"{package}.trainer.trainer", "Trainer.save_checkpoint", _checkpoint)
-    _hooks.replace("transformers.trainer", "Trainer.evaluate", _trainer_evaluation)
-    _hooks.replace("transformers.trainer", "Trainer._save_checkpoint", _checkpoint)
-    handler = "transformers.trainer_callback"
-    _hooks.replace(handler, "CallbackHandler.on_epoch_begin", _trainer_epoch_begin)
-    _hooks.replace(handler, "CallbackHandler.on_epoch_end", _trainer_epoch_end)
-    _hooks.replace("accelerate.accelerator", "Accelerator.save_state", _checkpoint)
+    for module, name in HOOKS:
+        _hooks.replace(module, name, _WRAPPERS[name])
     _hooks.replace("torch", "save", _checkpoint)
     _hooks.replace("torch.distributed.checkpoint", "save", _checkpoint, optional=True)
 
@@ -156,3 +163,15 @@ def _end_epoch() -> None:
     if _epoch is not None:
         span, _epoch = _epoch, None
         emitter.domain().end_range(span)
+
+
+_WRAPPERS = {
+    "_EvaluationLoop.run": _lightning_evaluation,
+    "_FitLoop.advance": _lightning_epoch,
+    "Trainer.save_checkpoint": _checkpoint,
+    "Trainer.evaluate": _trainer_evaluation,
+    "Trainer._save_checkpoint": _checkpoint,
+    "CallbackHandler.on_epoch_begin": _trainer_epoch_begin,
+    "CallbackHandler.on_epoch_end": _trainer_epoch_end,
+    "Accelerator.save_state": _checkpoint,
+}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvprobe.instrumentation import inference
+from nvprobe.instrumentation import compiling, inference, trainers
 from tests.nvtx_recorder import Recorder
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ EAGER = {
     "torch.autograd.graph": ["_engine_run_backward"],
     "torch.nn.utils": ["clip_grad_norm_", "clip_grad_value_"],
     "torch.nn.utils.clip_grad": ["clip_grad_norm_", "clip_grad_value_"],
-    "torch": ["Tensor.to", "Tensor.cuda"],
+    "torch": ["Tensor.to", "Tensor.cuda", "save"],
     "torch.utils.data.dataloader": ["_BaseDataLoaderIter.__next__"],
     "torch.optim.optimizer": ["Optimizer.__init__"],
     "torch.optim.lr_scheduler": ["LRScheduler.__init__"],
@@ -201,5 +201,6 @@ def test_the_list_of_names_is_complete(recorder: Recorder):
         print(json.dumps(asked))
     """
     asked = json.loads(recorder.run(code).stdout)
-    of_engines = [list(one) for one in inference.HOOKS]  # tests/integration/test_inference_hooks.py
-    assert sorted(asked) == sorted(named(EAGER) + named(COMPILED) + of_engines)
+    # These have tests of their own.
+    others = [list(one) for one in (*inference.HOOKS, *trainers.HOOKS, *compiling._TRACERS)]
+    assert sorted(asked) == sorted(named(EAGER) + named(COMPILED) + others)
