@@ -206,11 +206,13 @@ def parse(texts: pa.StringArray, rules: Sequence[str] = ()) -> Parsed:
     for form in (*mine, *FORMS):
         if not len(open_rows):
             break
-        fields = _fields(texts.take(pa.array(open_rows)), form, from_user=form in mine)
+        some = texts if len(open_rows) == len(texts) else texts.take(pa.array(open_rows))
+        fields = _fields(some, form, from_user=form in mine)
         hit = np.flatnonzero(fields.is_valid().to_numpy(zero_copy_only=False))
         if not len(hit):
             continue
-        found.append((open_rows[hit], *_columns(fields.take(pa.array(hit)), form)))
+        fields = fields if len(hit) == len(fields) else fields.take(pa.array(hit))
+        found.append((open_rows[hit], *_columns(fields, form)))
         open_rows = np.delete(open_rows, hit)
     return _joined(found)
 
@@ -315,6 +317,8 @@ def _joined(found: list[tuple[Column, pa.StringArray, Column, Batches]]) -> Pars
     if not found:
         none = np.empty(0, np.int64)
         return Parsed(none, pa.array([], pa.string()), none, Batches.empty())
+    if len(found) == 1:
+        return Parsed(*found[0])
     rows = np.concatenate([one[0] for one in found])
     order = np.argsort(rows, kind="stable")
     names = pa.concat_arrays([one[1] for one in found]).take(pa.array(order))
