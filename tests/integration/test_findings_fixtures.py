@@ -29,6 +29,7 @@ EXAMPLES = {
     "09_fp32_gemm": ["fp32_gemm"],
     "10_unfused_attention": ["unfused_attention"],
     "11_healthy": [],
+    "12_decode_loop": ["launch_bound"],
 }
 COMPILED: dict[str, list[str]] = {
     # Two steps with compilation between them: nothing repeats.
