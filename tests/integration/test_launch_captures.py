@@ -138,4 +138,5 @@ def test_batches_made_by_the_loop_itself_are_a_pause_before_the_copy(
     """``net.py`` draws its batches; the program with workers lets them do it."""
     titles = [one["title"] for one in documents[name]["findings"] if one["id"] == "host_work"]
     assert len(titles) == (doing is not None)
-    assert all(title.endswith(f" a step for {doing} in step, before step/h2d") for title in titles)
+    said = f" per step for {doing} in step, before step/h2d"
+    assert all(title.endswith(said) for title in titles)
