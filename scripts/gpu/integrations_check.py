@@ -64,7 +64,7 @@ def facts(folder: Path) -> dict[str, Any]:
         "phases": dict(sorted(phases.items())),
         "ops_per_step": [int(count) for count in steps["ops"]],
         "ops": len(kernels),
-        "busy_us_per_step": [round(ns / 1e3, 1) for ns in steps["gpu_busy_ns"].fillna(0)],
+        "busy_us_per_step": [round(float(ns) / 1e3, 1) for ns in steps["gpu_busy_ns"].fillna(0)],
         "operator_calls": int(operators["calls"].sum()) if len(operators) else 0,
     }
 
@@ -72,7 +72,7 @@ def facts(folder: Path) -> dict[str, Any]:
 def agreement(place: dict[str, Any], launched: dict[str, Any]) -> dict[str, Any]:
     """Where two ways of recording agree; the busy time of the median step within 3 %."""
     busy = [statistics.median(one["busy_us_per_step"] or [0.0]) for one in (place, launched)]
-    ratio = busy[0] / busy[1] if busy[1] else None
+    ratio = float(busy[0] / busy[1]) if busy[1] else None
     return {
         "steps": place["steps"] == launched["steps"],
         "phases": place["phases"] == launched["phases"],
