@@ -111,6 +111,16 @@ def test_steps_of_workers_open_and_close_the_window(launch: Launcher, port: int)
     assert "steps 40:80" in result.run["window"]
 
 
+def test_a_window_of_time_ends_the_server(launch: Launcher, port: int) -> None:
+    result = launch(
+        "--delay", "15", "--duration", "1", "--no-analyze", str(engine(launch)), "serve", "spawn",
+        "--port", str(port),
+    )  # fmt: skip
+    assert result.code == 0
+    found = ranges(result.folder)
+    assert 5 < found["of rank 0"] < 80, "a second of steps of 20 ms"
+
+
 def test_a_trigger_from_another_shell(launch: Launcher, port: int) -> None:
     script = engine(launch)
     command = [sys.executable, "-m", "nvprobe", "launch", "--trigger", "--no-analyze", "-o", "run"]
