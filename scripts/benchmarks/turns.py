@@ -75,6 +75,8 @@ class Worker:
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process.wait(timeout=120)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 def serve(answer: Callable[[dict[str, Any]], Any]) -> None:

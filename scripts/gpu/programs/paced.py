@@ -2,7 +2,8 @@
 
 python paced.py KIND [STEPS]; prints {"step_ms": ..., "spread_ms": ...}: elapsed time of groups of
 five steps from one idle GPU to the next, the first ten left out. Before the first step the same
-work runs for `WARM_S`: a GPU that draws its full power slows down in the first second.
+work runs for `WARM_S`, as step 0. The GPU is kept busy by its memory, since the clock of one that
+draws its full power follows every pause.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ WARM_S = 1.5
 def work() -> Callable[[], object]:
     """What a step does."""
     if KIND == "gpu":
-        large = torch.randn(4096 // SCALE, 4096 // SCALE, device=DEVICE, dtype=torch.float64)
-        return lambda: [large @ large for _ in range(3)]
+        large = torch.zeros(2**28 // SCALE**2, device=DEVICE)  # a product would be held by power
+        return lambda: [large.add_(1) for _ in range(14)]
     small = torch.zeros(256, device=DEVICE)
     if KIND in GRAPHS:
         size, replays = GRAPHS[KIND]
@@ -46,12 +47,12 @@ def work() -> Callable[[], object]:
 
 def main() -> None:
     """Run the steps and time them in groups."""
-    torch.manual_seed(0)  # how much power a product draws depends on its numbers
     step = work()
-    end = time.perf_counter() + WARM_S
-    while time.perf_counter() < end:
-        step()
-        synchronize()
+    with nvprobe.step():  # one step: else replays of a graph would be taken for steps
+        end = time.perf_counter() + WARM_S
+        while time.perf_counter() < end:
+            step()
+            synchronize()
     times, begin = [], 0.0
     for index in nvprobe.steps(range(STEPS)):
         if index % GROUP == 0 and "timed" in sys.argv:
