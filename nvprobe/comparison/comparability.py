@@ -74,6 +74,12 @@ def _copied_in(run: Document) -> str | None:
     return f"{sum(found) // step_count(run):,} bytes per step" if found else None
 
 
+def _filters(run: Document) -> str:
+    """The filters that the user gave: steady steps are compared with steady steps without any."""
+    given = run.ledger.outside if run.left_out is None else None
+    return ", ".join(given.filters) if given else "none"
+
+
 _FACTS: dict[str, tuple[bool, Callable[[Document], str | None]]] = {
     "GPU": (True, _gpus),
     "profiler": (True, _backend),
@@ -83,8 +89,7 @@ _FACTS: dict[str, tuple[bool, Callable[[Document], str | None]]] = {
     "highest clock": (False, _clock),
     "CUDA graphs recorded": (True, _graph_mode),
     "copied to the GPU (the batch)": (False, _copied_in),
-    "filters": (True, lambda run: ", ".join(run.ledger.outside.filters)
-                if run.ledger.outside else "none"),
+    "filters": (True, _filters),
 }  # fmt: skip
 
 

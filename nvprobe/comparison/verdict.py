@@ -15,7 +15,8 @@ def verdict(
     """What became of the step, and the largest part of it."""
     bad = [one.what for one in found if one.decides]
     if bad:
-        return f"times cannot be compared: {', '.join(bad)} differ{'s' if len(bad) == 1 else ''}"
+        one = len(bad) == 1 and bad[0] != "filters"
+        return f"times cannot be compared: {', '.join(bad)} differ{'s' if one else ''}"
     if not steps:
         return "nothing to compare: no steps that both sides have"
     first = steps[0]

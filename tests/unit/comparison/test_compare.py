@@ -10,6 +10,7 @@ import pytest
 
 from nvprobe.analysis import analyze
 from nvprobe.analysis.selection import Selection, select
+from nvprobe.analysis.steady import LeftOut
 from nvprobe.comparison import compare
 from nvprobe.comparison.budget import Budget, check_budgets, read_budgets
 from nvprobe.comparison.gate import gate, regressions
@@ -19,6 +20,7 @@ from nvprobe.errors import InputError, UsageError
 from nvprobe.merging.load import load
 from nvprobe.report.document import Document, decode, document
 from nvprobe.report.document import encode as encode_analysis
+from nvprobe.report.paths import Outside
 
 
 @cache
@@ -125,6 +127,21 @@ def test_other_gpus_cannot_be_compared(nano: Document) -> None:
     assert [(one.what, one.decides) for one in found.differences] == [("GPU", True)]
     assert found.verdict == "times cannot be compared: GPU differs"
     assert gate_of(found, 0.05) == "cannot tell"
+
+
+def test_only_filters_that_the_user_gave_forbid_comparing(nano: Document) -> None:
+    """Steady steps of a whole run are what all steps of a window are compared with."""
+    steady = narrowed(nano, LeftOut(start_ns=0, warmup_steps=3, warmup_ns=9, end_ns=0))
+    assert not compare([nano], [steady]).differences
+    asked = compare([nano], [narrowed(nano, None)])
+    assert asked.verdict == "times cannot be compared: filters differ"
+    assert asked.differences[0].after == "steps 5:8"
+
+
+def narrowed(whole: Document, left_out: LeftOut | None) -> Document:
+    outside = Outside(ops=1, gpu_ns=1, filters=["steps 5:8"])
+    ledger = msgspec.structs.replace(whole.ledger, outside=outside)
+    return msgspec.structs.replace(whole, ledger=ledger, left_out=left_out)
 
 
 def test_one_more_synchronization_fails_without_tolerance(nano: Document) -> None:
