@@ -82,12 +82,12 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
 
     def run_forward(inputs: Any) -> Any:
         """Call a forward graph inside its range."""
-        if before_call is not None:
-            before_call(identity)
+        if (before := before_call) is not None:  # read once: another thread may take it away
+            before(identity)
         if not awake.now:
             return call(inputs)
-        if graph_called is not None:
-            graph_called(identity, inputs)
+        if (noted := graph_called) is not None:
+            noted(identity, inputs)
         emitter.push(label)
         try:
             return call(inputs)

@@ -146,7 +146,8 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             return original(self, *args, **kwargs)
         record = self.__dict__.get(key)
         if type(record) is not record_type:
-            record = here.find_root(self, owner) if here.find_root else None
+            find_root = here.find_root  # read once: another thread may take it away
+            record = find_root(self, owner) if find_root else None
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
                 if instrumentation.now and side.is_open():
@@ -204,8 +205,8 @@ def call(
     """What the wrapper does, for roots."""
     if not awake.now:
         return original(module, *args, **kwargs)
-    if root_called is not None:
-        root_called(module, args, kwargs)
+    if (noted := root_called) is not None:  # read once: another thread may take it away
+        noted(module, args, kwargs)
     number = _next_sequence if sidecar.is_open() else None
     first, start = (number(), time.time_ns()) if number else (0, 0)
     emitter.push(record.label)  # type: ignore[arg-type]
@@ -357,8 +358,8 @@ def add_hooks(module: nn.Module, record: Record) -> None:
     def enter(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Open the range."""
         if not compilation.compiling() and awake.now:
-            if root_called is not None and record.within is None:
-                root_called(module, args, kwargs)
+            if (noted := root_called) is not None and record.within is None:
+                noted(module, args, kwargs)
             if sidecar.is_open():
                 places.called(record, record.within)
             open_ranges.depth = getattr(open_ranges, "depth", 0) + 1

@@ -157,8 +157,9 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
         global replayed
         replayed = True
         identity = _known.get(self, 0)
-        if before_replay is not None and not _is_torch(places.caller(1)):
-            before_replay(identity)
+        before = before_replay  # read once: another thread may take it away
+        if before is not None and not _is_torch(places.caller(1)):
+            before(identity)
         if not awake.now:
             return original(self, *args, **kwargs)
         emitter.push(_replay_label(identity))
