@@ -13,7 +13,7 @@ from nvprobe.analysis.replay.gate import Fidelity
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes
 from nvprobe.analysis.verdict import duration
-from nvprobe.attribution.model import Attribution, Kind, Method
+from nvprobe.attribution.model import Attribution, Kind, Method, ModuleMethod, Modules
 from nvprobe.trace import NO_ROW, Calls, Column, Missing, OpKind, Ops, Trace
 from nvprobe.trace.cuda_calls import LAUNCHES, CallRole, call_roles, calls_with
 
@@ -97,12 +97,16 @@ _BY_LAUNCH = {
 
 
 def missing(
-    attribution: Attribution, steps: Steps, shapes: RangeShapes, replayed: Fidelity | None = None
+    attribution: Attribution,
+    steps: Steps,
+    shapes: RangeShapes,
+    owners: Modules,
+    replayed: Fidelity | None = None,
 ) -> tuple[Missing, ...]:
     """What the loader missed, then what only an attribution shows to be absent."""
     found = [
         *attribution.trace.missing,
-        _captured_ranges(attribution),
+        _captured_ranges(attribution, owners),
         _steps(attribution, steps),
         _convolutions(attribution, shapes),
         _savings(replayed),
@@ -128,12 +132,16 @@ def not_computed(analysis: Analysis) -> tuple[Missing, ...]:
     return (*old, *_by_launch(analysis.attribution.trace, absent))
 
 
-def _captured_ranges(attribution: Attribution) -> Missing | None:
-    """Graph nodes whose creation is known, but with no range open then."""
+def _captured_ranges(attribution: Attribution, owners: Modules) -> Missing | None:
+    """Graph nodes whose creation is known, but neither a range open then nor their module.
+
+    Compiled code opens no ranges inside of its graphs: its manifest says what each kernel is.
+    """
     trace = attribution.trace
     if not len(trace.graph_nodes):
         return None
     nodes = (attribution.method == Method.GRAPH_LAUNCH) & (trace.ops.kind != OpKind.GRAPH)
+    nodes &= owners.method != ModuleMethod.MANIFEST
     if not nodes.any():
         return None
     return Missing(

@@ -128,13 +128,15 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 
 def said(document: dict[str, Any]) -> dict[str, Any]:
     """What an analysis says of steps, phases, graph replays and findings."""
-    steps = document["steps"]
+    steps, ledger = document["steps"], document["ledger"]
     return {
         "verdict": document["verdict"],
         "found_by": sorted({step["found_by"] for step in steps}),
         "steps": len(steps),
         "phases": dict(Counter(step["phase"] or "-" for step in steps)),
-        "graph_replays_by_module": document["ledger"]["methods"]["graph_capture"]["ops"],
+        # Modules write ranges into a capture, or a compiled graph has its kernels listed.
+        "graph_replays_by_range": ledger["methods"]["graph_capture"]["ops"],
+        "kernels_by_manifest": ledger["modules"].get("manifest", {}).get("ops", 0),
         "findings": [
             {key: one.get(key) for key in ("id", "saves_ns", "step_saving", "estimate", "title")}
             for one in (document["findings"] or [])[:4]

@@ -61,6 +61,18 @@ def test_steps_phases_and_replays_by_module(plant: str, runs: Path) -> None:
     assert modules["blocks.11.mlp.2"] == 2 * len(steps)  # a product in parts, and their sum
 
 
+def test_generate_with_a_static_cache_replays_modules_of_its_compiled_graph(runs: Path) -> None:
+    """Captured before the window, without any range inside: the manifest names the modules."""
+    analysis = found(runs / "generate-fixed")
+    replayed = int((analysis.attribution.trace.ops.graph_node != 0).sum())
+    assert analysis.module_ledger["manifest"]["ops"] == replayed == 620
+    by_module = {one["module"]: one["ops"] for one in analysis.modules}
+    for layer in range(4):
+        assert by_module[f"model.layers.{layer}.mlp.down_proj"] == len(analysis.steps) == 10
+    assert "ranges inside CUDA graphs" not in {one.what for one in analysis.missing}
+    assert "cache_implementation" not in " ".join(analysis.findings[0].advice)
+
+
 def found(folder: Path) -> Analysis:
     """All of a capture, steady or not."""
     return analyze(attribute(load(folder)))

@@ -38,6 +38,8 @@ def advice_for(finding: Finding, known: Program) -> _Advice:
     """What to try; arguments of a trainer first, where the code is a library's."""
     advice = _FOR_ALL.get(finding.id, _as_it_is)(finding, known)
     of_trainer = _TRAINERS.get(finding.id, {}).get(known.trainer or "", ())
+    if finding.id == "launch_bound" and known.trainer == GENERATION and known.replays:
+        of_trainer = _REPLAYED_GENERATION
     lines = zip_longest(finding.sources, finding.roles)
     theirs = finding.id == "input_wait" or all(
         library_of(line) for line, role in lines if role != FROM
@@ -73,6 +75,10 @@ def _compiling(known: Program) -> str:
         if known.compiled:
             return f"compile more of the step, such as torch.compile(optimizer.step) ({why})"
         return f"torch.compile: fewer kernels ({why})"
+    if known.compiled and known.replays:
+        return (
+            "compile more of the step: kernels outside of its CUDA graphs are launched one by one"
+        )
     if known.compiled:
         return (
             'mode="reduce-overhead" for what is compiled already replays it as a CUDA graph: clone '
@@ -140,6 +146,12 @@ _READS = {
     "lightning/pytorch/trainer/connectors/logger": _LOG_LESS,
 }
 """By how the line begins that waits."""
+_REPLAYED_GENERATION = (
+    "a decode loop of your own around the compiled model: generate launches masks, logits and "
+    "stopping criteria one by one around its CUDA graph",
+    "larger batches: as many launches for more tokens",
+)
+"""Decoding with a static cache, which transformers compiles itself."""
 _FOR_ALL: dict[str, Callable[[Finding, Program], _Advice]] = {
     "implicit_sync": _reads,
     "launch_bound": _launches,

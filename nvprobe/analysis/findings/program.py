@@ -12,7 +12,7 @@ from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.path_quantities import host_times
 from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind
-from nvprobe.trace import Trace
+from nvprobe.trace import OpKind, Trace
 
 HUGGING_FACE, LIGHTNING = "transformers", "pytorch_lightning"
 GENERATION = "generate"
@@ -43,6 +43,8 @@ class Program:
     """Communication is launched in the steps, outside of CUDA graphs."""
     compiled: bool = False
     """Some of it is compiled by torch.compile."""
+    replays: bool = False
+    """Some of it is launched as CUDA graphs already."""
     passes: int = 1
     """Backward passes of an optimizer step: with two or more, gradients accumulate."""
 
@@ -70,6 +72,9 @@ def program(evidence: Evidence) -> Program:
         replicated=any(name.startswith(_REPLICATION) for name in names),
         collectives=bool((communication & (evidence.ops.graph_node == 0)).any()),
         compiled=bool(compiled) or bool(compiled_graphs(paths).any()),
+        replays=bool(
+            (evidence.ops.graph_node != 0).any() or (evidence.ops.kind == OpKind.GRAPH).any()
+        ),
         passes=_passes(evidence),
     )
 

@@ -93,6 +93,16 @@ def test_a_generated_token_is_compiled_by_an_argument() -> None:
     assert "cache_implementation" not in said("launch_bound", known, "decode.py:9")
 
 
+def test_what_is_replayed_as_a_graph_is_not_advised_again() -> None:
+    known = Program(trainer=GENERATION, compiled=True, replays=True)
+    theirs = said("launch_bound", known, "transformers/generation/utils.py:9")
+    assert "cache_implementation" not in theirs
+    assert "larger batches" in theirs
+    own = said("launch_bound", Program(compiled=True, replays=True), "decode.py:9")
+    assert "reduce-overhead" not in own
+    assert "compile more of the step" in own
+
+
 @pytest.mark.parametrize(("reduced", "expected"), [(600, True), (400, False)])
 def test_buckets_are_for_reductions(reduced: int, expected: bool) -> None:
     mixed = {"communication_ns": 1000, "reduction_ns": reduced}
