@@ -36,8 +36,7 @@ PLANTS = {
     "compiled": "launch_bound",
     "generate": "launch_bound",
 }
-"""What the first finding of each planted run should be. On an H200 ``denoise`` has another: its
-launches cost more than the read-back, whose fix saves 3 % (predicted 0 to 20)."""
+"""What the first finding of each planted run should be."""
 LIMIT_S = 60
 COMPILE_S = 150
 """The same of a program that compiles."""

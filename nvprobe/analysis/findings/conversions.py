@@ -18,8 +18,9 @@ from nvprobe.analysis.replay.search import Proposal
 from nvprobe.trace import Column
 
 _DOUBLE = r"\bdouble\b"
-_CONVERSIONS = r"[nN]c?hw[cC]?To[nN]|nchwToNhwc|nhwcToNchw"
-FEW_CONVERSIONS = 4
+CONVERSIONS = r"[nN]c?hw[cC]?To[nN]|nchwToNhwc|nhwcToNchw"
+"""Kernels that a convolution's library launches around its own, in one call."""
+FEWCONVERSIONS = 4
 
 
 def double_products(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
@@ -71,8 +72,8 @@ def _double_gain(evidence: Evidence, op: Column) -> float:
 def layout_conversions(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     """Kernels that turn NCHW into NHWC and back, around convolutions that want NHWC."""
     op = sample.op
-    conversions = kernels_named(evidence, op, _CONVERSIONS)
-    if np.count_nonzero(conversions) < FEW_CONVERSIONS * sample.steps:
+    conversions = kernels_named(evidence, op, CONVERSIONS)
+    if np.count_nonzero(conversions) < FEWCONVERSIONS * sample.steps:
         return
     family = evidence.classes.family[op]
     pools = (family == Family.NORM) | kernels_named(evidence, op, r"(?i)pool")

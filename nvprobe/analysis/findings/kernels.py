@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow.compute as pc
 
-from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding
+from nvprobe.analysis.findings.conversions import CONVERSIONS
+from nvprobe.analysis.findings.model import HARDLY, Evidence, Finding, KernelText
+from nvprobe.analysis.findings.sampled import kernels_named
 from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.kernels.classes import Family, Precision
@@ -173,7 +175,7 @@ def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Itera
 
     High end: all but the longest kernel of each run; low end: a quarter of that.
     """
-    text = evidence.kernel_text
+    text = _fusible(evidence)
     low, high = text.spans(_CHAIN)
     if not len(low) or evidence.busy_share < HARDLY:
         return
@@ -210,6 +212,15 @@ def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Itera
             "fused versions (fused norms, foreach or fused optimizers)",
         ),
     )
+
+
+def _fusible(evidence: Evidence) -> KernelText:
+    """The kernels, a conversion inside of a convolution's call a break: nothing fuses into that."""
+    text = evidence.kernel_text
+    kernels = np.flatnonzero(text.op >= 0)
+    letters = np.frombuffer(text.text, np.uint8).copy()
+    letters[kernels[kernels_named(evidence, text.op[kernels], CONVERSIONS)]] = ord(".")
+    return KernelText(letters.tobytes(), text.op)
 
 
 def _of_attention(evidence: Evidence, specific: Sequence[Finding]) -> Column:

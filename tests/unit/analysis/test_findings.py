@@ -266,6 +266,22 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
 ]
 
 
+def test_conversions_inside_of_convolutions_are_no_chain() -> None:
+    """Nothing fuses into a library's call: bias alone stands between its conversions."""
+
+    def convolutions(scene: Scene) -> None:
+        for _ in range(10):
+            scene.launch("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwc", 150 * US)
+            scene.launch("void cudnn::ops::nhwcToNchwKernel<float>", 50 * US)
+            scene.launch(ADD, 50 * US)
+            scene.launch("void cudnn::ops::nchwToNhwcKernel<float>", 50 * US)
+            scene.launch("void cudnn::ops::nchwToNhwcKernel<float>", 50 * US)
+
+    found = [one.id for one in analysis_of(loop(convolutions)).findings]
+    assert "elementwise_chain" not in found
+    assert "layout_conversion" in found
+
+
 @pytest.mark.parametrize(
     ("body", "found", "bound"), SCENES, ids=lambda v: getattr(v, "__name__", "")
 )
