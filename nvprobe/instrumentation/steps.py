@@ -49,7 +49,10 @@ class _Here(threading.local):
 _here = _Here()
 _listeners: list[Callable[[int], object]] = []
 _end_listeners: list[Callable[[int], object]] = []
+_restarts: list[Callable[[int], bool]] = []
 _begun = 0
+_before = 0
+"""Steps that had ended before anybody counted."""
 _last_clock = 0
 _counting = False
 """Whether the emitter's verbs are those that count the depth, around the native ones."""
@@ -77,8 +80,8 @@ def count() -> int:
 
 def count_from(done: int) -> None:
     """Give the next step the index ``done``: so many ended before anybody counted."""
-    global _begun
-    _begun = done
+    global _begun, _before
+    _begun = _before = done
 
 
 def forget() -> None:
@@ -87,6 +90,7 @@ def forget() -> None:
     end()
     _listeners.clear()
     _end_listeners.clear()
+    _restarts.clear()
     if _counting:
         _counting = False
         emitter.push, emitter.pop = _native_push, _native_pop
@@ -97,6 +101,16 @@ def on_step_end(callback: Callable[[int], object]) -> None:
     """Call ``callback(n)`` right after a step's end, when ``n`` have ended."""
     if callback not in _end_listeners:
         _end_listeners.append(callback)
+
+
+def on_restart(callback: Callable[[int], bool]) -> None:
+    """Ask ``callback(n)`` at the program's first own step whether it shall have the index ``n``.
+
+    Steps found before, in a warm-up, are then forgotten. Where nobody can say that none of them is
+    recorded, counting goes on: no two steps of a capture have one index.
+    """
+    if callback not in _restarts:
+        _restarts.append(callback)
 
 
 def _notify(listeners: list[Callable[[int], object]], done: int) -> None:
@@ -216,10 +230,13 @@ def note_data(waited_ns: int) -> None:
 
 def _mark_explicit() -> None:
     """From now on the program's own marks count; a step found before ends here."""
-    global explicit
-    if not explicit:
-        explicit = True
-        end()
+    global explicit, _begun
+    if explicit:
+        return
+    explicit = True
+    end()
+    if _begun > _before and _restarts and all(restart(_before) for restart in _restarts):
+        _begun = _before
 
 
 class Step:

@@ -71,6 +71,7 @@ def follow_steps(watch: StepWatch) -> None:
 
     steps.on_step(outside_captures(watch.boundary))
     steps.on_step_end(outside_captures(watch.step_ended))
+    steps.on_restart(watch.restart)
 
 
 def _requests() -> Callable[[], int]:

@@ -107,6 +107,8 @@ class WindowStatus:
     groups: list[Group] = field(default_factory=list, repr=False)
     graphs: bool = False
     """Whether CUDA graphs were replayed."""
+    found: int = 0
+    """Steps before the program's first own one, in which the window had opened."""
 
     @classmethod
     def read(cls, folder: Path) -> WindowStatus:
@@ -126,7 +128,13 @@ class WindowStatus:
 
     def notes(self, *, by_node: bool) -> list[str]:
         """What the launch says; ``by_node``: nsys traces CUDA graphs so."""
-        return [str(self.overhead), *([_NODES_READY] if self.graphs and by_node else [])]
+        notes = [str(self.overhead), *([_NODES_READY] if self.graphs and by_node else [])]
+        if self.found:
+            notes.append(
+                f"the window opened at step {self.opened}, before the program's first own step: "
+                f"the {self.found} steps that were found before it are counted, too"
+            )
+        return notes
 
     def _step_time(self, kind: Kind) -> StepTime | None:
         """The median group of a kind."""
@@ -163,4 +171,5 @@ def _statuses(files: Iterable[Path]) -> Iterable[WindowStatus]:
                 list(text["durations_ns"]),
                 [Group(**group) for group in text["groups"]],
                 bool(text["graphs"]),
+                text["found"],
             )

@@ -110,23 +110,39 @@ class StepWatch:
         now = time.perf_counter_ns()
         self.open_at = now + round(delay_s * 1e9)
         self.close_at = None if duration_s is None else self.open_at + round(duration_s * 1e9)
-        self.steps = 0
         self.begun = 0
+        self.found = 0
+        """Steps before the program's first own one that count, since the window opened in them."""
         self.count = count or (lambda: self.begun)
         self.opened: int | None = None
         self.closed: int | None = None
-        self.last_timed = 0
-        self.durations: deque[int] = deque(maxlen=MOST_STEPS)
-        self.timer = GroupTimer(groups_before(first, warmup) if recorders and bare_groups else [])
+        self.warmup = warmup
         self.bare_groups = bare_groups
         """Whether steps outside the window are timed, which synchronizes the GPU there."""
         self.pid = os.getpid()
-        self.began = now
+        self._count_anew()
         self.requests = requests
         """How many requests are in the step that begins; None: nobody asks for progress."""
         self.progress: int | None = None
         if first > AWAKE_STEPS:
             awake.sleep()
+
+    def _count_anew(self) -> None:
+        """As if no step had ended yet."""
+        self.steps = self.last_timed = 0
+        self.durations: deque[int] = deque(maxlen=MOST_STEPS)
+        timed = self.recorders and self.bare_groups
+        self.timer = GroupTimer(groups_before(self.first, self.warmup) if timed else [])
+        self.began = time.perf_counter_ns()
+
+    def restart(self, done: int) -> bool:
+        """At the program's first own step: count on from ``done``, unless the window has opened."""
+        if self.opened is None:
+            self._count_anew()
+            self.steps = done
+            return True
+        self.found = self.begun if self.first else 0
+        return False
 
     def begin(self) -> None:
         """When the program can be recorded, which for PyTorch is when it is imported."""
@@ -220,6 +236,7 @@ class StepWatch:
             "durations_ns": list(self.durations),
             "groups": [asdict(group) for group in self.timer.done],
             "graphs": graphs.replayed,
+            "found": self.found,
         }
         file = self.status / f"window.{self.pid}.json"
         partial = file.with_suffix(".part")

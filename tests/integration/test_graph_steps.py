@@ -213,3 +213,33 @@ def test_no_window_opens_or_closes_inside_a_capture(recorder: Recorder, tmp_path
     assert made[-8:] == wanted.split(), calls
     """
     recorder.run(code, launched=True, **settings.to_environ())
+
+
+@pytest.mark.parametrize(("first", "last"), [(4, 6), (2, 4)])
+def test_the_programs_own_steps_are_counted_from_the_first(
+    recorder: Recorder, tmp_path: Path, first: int, last: int
+):
+    """Replays of the warm-up are no steps of the window, unless it has opened in them."""
+    settings = Settings(status=str(tmp_path), first=first, last=last, trigger="cuda")
+    code = """
+    from tests.cuda_bindings import calls
+    import nvprobe, torch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pass
+    for _ in range(4):
+        graph.replay()
+    for i in nvprobe.steps(range(8)):
+        calls.append(str(i))
+    print(*(call for call in calls if call.isdigit() or call.startswith("profiler")))
+    """
+    recording = recorder.run(code, launched=True, **settings.to_environ())
+    told = json.loads(next(tmp_path.glob("window.*.json")).read_text())
+    assert (told["opened"], told["closed"]) == (first, last)
+    if first == 4:  # only three replays were begun before the one that ends at the first own step
+        wanted = "0 1 2 3 profiler_start 4 5 profiler_stop 6 7"
+        assert (told["steps"], told["found"]) == (8, 0)
+    else:
+        wanted = "profiler_start profiler_stop 0 1 2 3 4 5 6 7"
+        assert (told["steps"], told["found"]) == (12, 4)
+    assert recording.stdout.split("\n")[-2] == wanted

@@ -63,6 +63,34 @@ def run(watch: StepWatch, clock: Clock, durations: list[int]) -> list[int]:
     return inside
 
 
+def test_steps_found_in_the_warm_up_are_forgotten_before_the_window(
+    clock: Clock, tmp_path: Path
+) -> None:
+    watch = StepWatch([Log(clock)], 9, 11, status=tmp_path)
+    for done in range(9):
+        watch.boundary(done)
+        clock.now += 1_000
+    assert watch.restart(0)
+    assert run(watch, clock, [10] * 12) == [9, 10]
+    assert not watch.restart(0), "the window has opened"
+    status = WindowStatus.read(tmp_path)
+    assert status.durations_ns == [10] * 12
+    bare = [group for group in status.groups if group.kind == "bare"]
+    assert [(group.first, group.elapsed_ns) for group in bare] == [(2, 50)]
+
+
+def test_a_window_that_opened_in_steps_found_before_is_said(clock: Clock, tmp_path: Path) -> None:
+    watch = StepWatch([Log(clock)], 2, 5, status=tmp_path)
+    for done in range(4):
+        watch.boundary(done)
+    assert not watch.restart(0)
+    watch.finish()
+    assert WindowStatus.read(tmp_path).notes(by_node=False)[-1] == (
+        "the window opened at step 2, before the program's first own step: the 4 steps that were "
+        "found before it are counted, too"
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [(2, 4, [2, 3]), (0, 2, [0, 1]), (3, None, [3, 4]), (0, None, [0, 1, 2, 3, 4]), (9, 12, [])],
