@@ -36,8 +36,15 @@ class Verified:
 def verify(before: Attribution, after: Attribution, number: int = 1) -> Verified:
     """Hold finding ``number`` of ``before`` against the steps of ``after``.
 
-    Raises UsageError where there is no such finding, or either run has no steps to compare.
+    Raises UsageError where there is no such finding, or either run has no GPU work or no steps to
+    compare.
     """
+    for run, which in ((before, "first"), (after, "second")):
+        if not len(run.trace.ops):
+            raise UsageError(
+                f"the {which} run has no GPU work in its capture; what a change saves is "
+                "predicted, and held against a run, from GPU work"
+            )
     findings = [one for one in analyze(before).findings or () if one.step_saving is not None]
     if not 1 <= number <= len(findings):
         raise UsageError(f"finding {number}: the first run has {len(findings)} with a prediction")

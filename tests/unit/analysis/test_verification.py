@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from nvprobe.analysis.verification import Verified, verify
@@ -52,6 +53,16 @@ def test_bounds_are_part_of_what_holds() -> None:
     found = Verified("x", "x", 10.0, 20.0, 30.0, 30.0, 100, 70, "measured")
     assert found.holds
     assert not dataclasses.replace(found, saved=30.1).holds
+
+
+def test_savings_need_gpu_work() -> None:
+    whole = run(waits=True)
+    trace, nothing = whole.trace, np.empty(0, np.int64)
+    ops, geometry = trace.ops.take(nothing), trace.geometry.take(nothing)
+    on_the_cpu = attribute(dataclasses.replace(trace, ops=ops, geometry=geometry))
+    for runs, which in (((on_the_cpu, whole), "first"), ((whole, on_the_cpu), "second")):
+        with pytest.raises(UsageError, match=f"the {which} run has no GPU work in its capture"):
+            verify(*runs)
 
 
 @pytest.mark.parametrize("number", [2, 9])
