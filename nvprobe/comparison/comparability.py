@@ -69,7 +69,7 @@ def _graph_mode(run: Document) -> str | None:
 
 
 def _copied_in(run: Document) -> str | None:
-    """Bytes copied to the GPU a step: another batch, most often."""
+    """Bytes copied to the GPU per step: another batch, most often."""
     found = [one.bytes for one in run.copies if one.name == "Memcpy HtoD" and one.bytes is not None]
     return f"{sum(found) // step_count(run):,} bytes per step" if found else None
 

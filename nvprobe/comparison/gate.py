@@ -56,7 +56,7 @@ def regressions(found: Comparison, most: float) -> list[Check]:
 
 def _count(one: Counter) -> Check:
     outcome: Outcome = "fail" if one.changed and one.after > one.before else "pass"
-    line = f"{one.name}: {one.before:,.4g} to {one.after:,.4g}{' a step' if one.per_step else ''}"
+    line = f"{one.name}: {one.before:,.4g} to {one.after:,.4g}{' per step' if one.per_step else ''}"
     return Check(one.name, "no more", outcome, line)
 
 

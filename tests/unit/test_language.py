@@ -22,7 +22,7 @@ WORDS = {
     r"\b(lay|lays|laid|lie|lies) over\b": "align with",
     r"\bin vain\b|\bkin\b|\bwhilst\b": "plain words",
     r"\b(kernels|syncs|times|bytes|[mµn]s|rows) a (step|call|kernel|second)\b"
-    r"|\blaunches a (step|second)\b": "per",
+    r"|\b(launches|the GPU|calls) a (step|second)\b|[}'] a step\b": "per",
 }
 """Regular expression of each word that pages and code do not use, and what they write instead."""
 

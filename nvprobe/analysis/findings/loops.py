@@ -54,7 +54,7 @@ def launch_loops(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 id="launch_loop",
                 ops=ops,
                 title=f"{named(paths, path)} launches the same small kernels again and again: "
-                f"{each:,.0f} a step of {np.median(spent) / 1000:.1f} µs (median)",
+                f"{each:,.0f} per step of {np.median(spent) / 1000:.1f} µs (median)",
                 path=path,
                 sources=(),
                 evidence={
@@ -145,7 +145,7 @@ def _passes(paths: PathTable) -> Column:
 
 
 def small_uploads(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
-    """Many small copies to the GPU a step, in one path.
+    """Many small copies to the GPU per step, in one path.
 
     Where collectives are launched, too, they are the work of a library that shards the model.
     """
@@ -167,7 +167,7 @@ def small_uploads(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
             Finding(
                 id="small_copies",
                 ops=rows,
-                title=f"{len(rows) / sample.steps:,.0f} small copies to the GPU a step in "
+                title=f"{len(rows) / sample.steps:,.0f} small copies to the GPU per step in "
                 f"{named(paths, place)}",
                 path=place,
                 sources=(),

@@ -45,7 +45,7 @@ def products_in_a_row(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
             id="products_in_a_row",
             ops=rows,
             title=f"Small matrix products in {named(evidence.attribution.paths, path)} come one by "
-            f"one: {len(rows) / sample.steps:,.0f} a step in rows of {len(rows) / count:,.0f}",
+            f"one: {len(rows) / sample.steps:,.0f} per step in rows of {len(rows) / count:,.0f}",
             path=path,
             sources=(),
             evidence={

@@ -164,7 +164,7 @@ def _after(models: Sequence[Model], now: list[int], steps: list[int], one: Propo
         shorter = now[number] - step_of(changed(models[number], one.edit, level))
         return max(shorter / max(steps[number], 1), 0.0)
 
-    # A level may turn out the other way round: with less on the GPU a step may end differently.
+    # A level may turn out the other way round: with less GPU work a step may end differently.
     low, mid, _ = sorted(saved(0, level) for level in Level)
     others = [saved(number, Level.MID) for number in range(1, len(models))]
     return _Saved(low, (mid + sum(others)) / len(models))

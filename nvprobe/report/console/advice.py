@@ -51,7 +51,7 @@ def _listed(analysis: Analysis, most: int | None, advice: int) -> RenderableType
 
 
 def memory_use(analysis: Analysis, view: View, width: int) -> RenderableType | None:
-    """Peak of each GPU, growth and driver calls a step, and who says so."""
+    """Peak of each GPU, growth and driver calls per step, and who says so."""
     heads = [*_peaks_of_events(analysis), *_peaks_counted(analysis)]
     return Group(*(Text.assemble(("Memory", "bold"), head) for head in heads)) if heads else None
 
@@ -88,7 +88,7 @@ def _peaks_counted(analysis: Analysis) -> list[str]:
         out.append(
             f" of {_gpu(analysis, device)}: peak {size(int(table.peak_bytes[row]))} in use, "
             f"{size(int(table.peak_reserved_bytes[row]))} reserved{_of(table.capacity_bytes[row])}"
-            f"{_grows(int(table.growth_bytes[row]), 'a step')}{calls if table.steps[row] else ''}"
+            f"{_grows(int(table.growth_bytes[row]), 'per step')}{calls if table.steps[row] else ''}"
             " (allocator counters)"
         )
     return out

@@ -151,7 +151,7 @@ def test_one_more_synchronization_fails_without_tolerance(nano: Document) -> Non
     parts = msgspec.structs.replace(table, counts=counts)
     found = compare([nano], [msgspec.structs.replace(nano, step_parts=parts)])
     failed = [one.line for one in regressions(found, 0.5) if one.outcome == "fail"]
-    assert failed == ["syncs: 0.25 to 1.25 a step"]
+    assert failed == ["syncs: 0.25 to 1.25 per step"]
 
 
 def test_a_capture_without_steps_is_compared_as_one(corpus: Path) -> None:
