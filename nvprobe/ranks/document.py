@@ -69,7 +69,7 @@ class PathSpread(Row, frozen=True):
     """How much ranks differ in a path, per typical step."""
 
     path: Annotated[str | None, is_("owner path; null for none")]
-    kind: Annotated[str, is_("`gpu`, `host`, or `idle: ` and a cause")]
+    kind: Annotated[str, is_("`gpu`, `host`, `input`, or `idle: ` and a cause")]
     shortest_ns: Annotated[int, ns("of all ranks")]
     median_ns: Annotated[int, ns("of all ranks")]
     longest_ns: Annotated[int, ns("of all ranks")]

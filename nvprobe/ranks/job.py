@@ -12,7 +12,7 @@ from nvprobe.ranks import cautions, communication, document, findings
 from nvprobe.ranks.clock import RankClocks, align
 from nvprobe.ranks.differences import differences, spread
 from nvprobe.ranks.late import Delays, delays, typical
-from nvprobe.ranks.map import GPU, HOST
+from nvprobe.ranks.map import GPU, HOST, INPUT
 from nvprobe.ranks.match import AllCollectives, GroupNames, collected, matched
 from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
 from nvprobe.ranks.roster import Roster, roster
@@ -211,7 +211,7 @@ def _ranks(found: Job) -> list[document.Rank]:
     last = np.bincount(members.rank[met.meetings.last[skewed]], minlength=size)
     recorded = np.bincount(found.table.rank, minlength=size)
     late = typical(found.delays.steady) if found.delays.steady.size else np.full(size, -1)
-    kind = np.array([one in (GPU, HOST) for one in found.work.kind], bool)
+    kind = np.array([one in (GPU, HOST, INPUT) for one in found.work.kind], bool)
     compute = found.work.ns[:, kind].sum(axis=1)
     out = []
     for row, one in enumerate(found.roster.ranks):

@@ -19,6 +19,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.host_time import launching_calls
 from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
+from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.merging.load import load
 from nvprobe.ranks.discovery import Source
@@ -27,7 +28,7 @@ from nvprobe.ranks.summary import Identity, Kernels, Spent, Steps, Summary
 from nvprobe.ranks.talk import gpu_collectives, host_collectives
 from nvprobe.trace import Column, Trace
 
-GPU, HOST, IDLE = "gpu", "host", "idle: "
+GPU, HOST, INPUT, IDLE = "gpu", "host", "input", "idle: "
 _QUEUE_FULL_NS = 1_000_000
 """A launch takes microseconds; one that lasts so long waits."""
 
@@ -168,14 +169,20 @@ class _Rank:
         return self._own(step[own]), path[own], kinds[cause[own]], ns[own]
 
     def _host(self, texts: _Texts) -> tuple[Column, ...]:
-        """(step, path, kind, ns) of host time outside of collectives, on the initiating thread."""
+        """(step, path, kind, ns) of host time outside of collectives, on the initiating thread.
+
+        All below a range that waits for data is input.
+        """
         ranges, tree = self.attribution.trace.ranges, self.attribution.tree
         leading = int(self.attribution.initiating[self.process])
         own = innermost_time(self.attribution)
-        talks = self.attribution.paths.nearest(self.attribution.paths.kind == Kind.COLLECTIVE) >= 0
+        paths = self.attribution.paths
+        talks = paths.nearest(paths.kind == Kind.COLLECTIVE) >= 0
+        input_ = range_roles(paths.names)[paths.name] == RangeRole.INPUT
+        loads = paths.nearest(input_ & (paths.kind != Kind.STEP)) >= 0
         here = (ranges.thread == leading) & (tree.path >= 0)
         rows = np.flatnonzero(here & ~talks[tree.path])
-        kind = np.full(len(rows), texts[HOST])
+        kind = np.where(loads[tree.path[rows]], texts[INPUT], texts[HOST])
         return self._step(ranges.start[rows]), tree.path[rows], kind, own[rows]
 
     def _kernels(self, work: Column, paths: _Paths, texts: _Texts) -> Kernels:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nvprobe.analysis.student import t_quantile
 from nvprobe.ranks.late import Delays, typical
-from nvprobe.ranks.map import GPU, HOST, IDLE
+from nvprobe.ranks.map import GPU, HOST, IDLE, INPUT
 from nvprobe.ranks.summary import Summary
 from nvprobe.trace import Column
 
@@ -188,7 +188,7 @@ def _category(kind: str) -> str:
     cause = kind.removeprefix(IDLE)
     if kind in (GPU, HOST):
         return "compute" if kind == GPU else "host"
-    if cause in ("input", "sync"):
+    if cause in (INPUT, "sync"):
         return cause
     return "other" if cause in ("device_wait", "unknown", "collective") else "host"
 

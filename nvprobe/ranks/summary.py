@@ -33,7 +33,7 @@ class Spent(Table):
 
     step: Column = column("i4", "row of the steps, -1 outside of all")
     path: Column = column("i4", "owner path, -1 for none", refers=_TEXT)
-    kind: Column = column("i4", "`gpu`, `host` or `idle: <cause>`", refers=_TEXT)
+    kind: Column = column("i4", "`gpu`, `host`, `input` or `idle: <cause>`", refers=_TEXT)
     ns: Column = column("i8", "GPU work, own host time, or idle time", unit="ns")
 
 
