@@ -18,9 +18,6 @@ _SMALL = 0.003
 _FEWEST_INNER = 4
 """With so many steps the first and the last are left out: the capture cuts the idle time there."""
 
-_OWN = "nvprobe clock"
-"""Ranges by which nvprobe relates clocks; each has another name."""
-
 Key = tuple[str, str]
 """(path by its name before, what) of a part."""
 
@@ -93,7 +90,6 @@ def work_of(document: Document) -> dict[str, PathWork]:
     return {
         one.path: PathWork(one.kind, one.calls / steps, one.ops / steps, one.gpu_ns / steps)
         for one in document.ranges
-        if not one.path.startswith(_OWN)
     }
 
 

@@ -30,7 +30,7 @@ from nvprobe.readers import load as load_one
 from nvprobe.readers.input_errors import shown
 from nvprobe.readers.kineto import MergedRanks, load_kineto
 from nvprobe.readers.run_json import read_profiling_cost, recorded_with, why_empty
-from nvprobe.readers.sidecar import merge_sidecars
+from nvprobe.readers.sidecar import merge_sidecars, without_clock_marks
 from nvprobe.readers.sidecar_kinds import read_sidecar
 from nvprobe.readers.sniff import trace_files
 from nvprobe.trace import Clock, Missing, Trace
@@ -77,7 +77,7 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
         notes={**whole.sources[0].notes, **recorded_with([*profiles, *traces][0])},
     )
     return dataclasses.replace(
-        whole,
+        without_clock_marks(whole),
         profiling=profiling,
         sources=(first, *whole.sources[1:]),
         warnings=(*notes, *whole.warnings),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 
 from nvprobe.readers import sidecar_kinds as kinds
@@ -225,6 +226,25 @@ def _marked_shift(trace: Trace, process: int) -> int | None:
             if unix.isdigit():
                 shifts.append(int(getattr(table, when)[row]) - int(unix))
     return sorted(shifts)[len(shifts) // 2] if shifts else None
+
+
+def without_clock_marks(trace: Trace) -> Trace:
+    """The Trace without the ranges that are marks of the clock: torch traces have no others."""
+    texts = pc.starts_with(trace.strings, _CLOCK_MARK).to_numpy(zero_copy_only=False)
+    marks = np.flatnonzero(np.asarray(texts, bool))
+    kept = ~np.isin(trace.ranges.name, marks)
+    if kept.all():
+        return trace
+    kept_or_none = np.append(kept, True)  # the last one stands for NO_ROW
+    row = np.append(np.cumsum(kept) - 1, NO_ROW)
+    operators = trace.operators.take(kept_or_none[trace.operators.range])
+    payloads = trace.payloads.take(kept_or_none[trace.payloads.range])
+    return dataclasses.replace(
+        trace,
+        ranges=trace.ranges.take(kept),
+        operators=operators.with_columns(range=row[operators.range]),
+        payloads=payloads.with_columns(range=row[payloads.range]),
+    )
 
 
 def _shifted(times: list[int], shift: int | None) -> Column:

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nvprobe.attribution import attribute
 from nvprobe.errors import InputError
 from nvprobe.instrumentation.allocator import COLUMNS
+from nvprobe.merging.load import load
 from nvprobe.readers.sidecar import merge_sidecars
 from nvprobe.readers.sidecar_kinds import LINES, ROWS, CaptureRange, read_sidecar
 from nvprobe.trace import (
@@ -123,6 +125,21 @@ def test_steps_of_a_torch_trace_get_the_numbers_of_the_sidecar(tmp_path: Path) -
     own = [1, 2, 3, 4, 5, 6]
     assert merge_sidecars(with_ranges(payload=own), [file]).ranges.payload.tolist() == own
     assert merge_sidecars(with_ranges(payload=None), []).ranges.payload is None
+
+
+def test_marks_of_the_clock_are_no_ranges_of_the_program(tmp_path: Path) -> None:
+    """A torch trace has them as scopes; what refers to a later range still does."""
+    about = {"ph": "X", "pid": 70, "tid": 70, "dur": 5}
+    mark = {**about, "cat": "user_annotation", "name": "nvprobe clock 1700000000000005000"}
+    work = {**about, "cat": "user_annotation", "name": "work", "ts": 10.0}
+    add = {**about, "cat": "cpu_op", "name": "aten::add", "ts": 11.0, "dur": 2}
+    place = tmp_path / "trace.json"
+    events = [{**mark, "ts": 2.0}, work, {**add, "args": {"Sequence number": 7}}]
+    place.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    found = load(place)
+    assert found.texts(found.ranges.name) == ["work", "aten::add"]
+    assert found.texts(found.ranges.name[found.operators.range]) == ["aten::add"]
+    assert attribute(found).paths.texts() == ["work", "work/aten::add"]
 
 
 def test_what_was_compiled_and_why_again(tmp_path: Path) -> None:
