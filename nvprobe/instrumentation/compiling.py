@@ -11,11 +11,14 @@ is guarded by nobody yet may still change (`before_first`).
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from nvprobe.instrumentation.hooks import Hooks, after_import, around
+
+log = logging.getLogger("nvprobe")
 
 _TRACERS = (
     ("torch._dynamo.symbolic_convert", "InstructionTranslator.__init__"),
@@ -92,7 +95,10 @@ def _begin() -> None:
         _hooks.undo()
         bind()
         for listener in _listeners:
-            listener()
+            try:
+                listener()
+            except Exception as error:  # the program's own compilation must not fail by it
+                log.debug("before the first trace: %r", error)
 
 
 bind()

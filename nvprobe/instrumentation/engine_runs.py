@@ -190,7 +190,9 @@ def _has_gradient(module: Any) -> bool | None:
     """Whether gradients are added to (the first parameter has one already) or begin anew."""
     parameter = _first_parameters.get(id(module), lambda: None)()
     if parameter is None:
-        parameter = next((one for one in module.parameters() if one.requires_grad), None)
+        # A weight that was computed (functional_call) has no gradient, and warns who asks for it.
+        mine = (one for one in module.parameters() if one.is_leaf and one.requires_grad)
+        parameter = next(mine, None)
         if parameter is None:
             return None
         _first_parameters[id(module)] = weakref.ref(parameter)

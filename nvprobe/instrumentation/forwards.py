@@ -18,6 +18,7 @@ Instances that carry a ``forward`` of their own (accelerate, graphed callables) 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -242,7 +243,8 @@ def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
     )
     functools.update_wrapper(wrapper, original)
     if not hasattr(original, "__wrapped__"):  # inspect.getfullargspec looks behind no wrapper
-        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):  # 3.14: annotations that only type checkers can read
+            wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -159,3 +159,13 @@ def test_what_cannot_be_compared_is_always_named(marks):
         net(torch.ones(2, 4).as_subclass(Shapeless)).sum().as_subclass(torch.Tensor).backward()
         net.weight.grad = None
     assert all(mark.endswith("named") for mark in begun(marks))
+
+
+def test_weights_that_were_computed_are_not_asked_for_their_gradient(recwarn, marks):
+    """functional_call runs a module with such weights; torch warns who asks for their gradient."""
+    engine_runs.recording()
+    net = Net()
+    weights = {name: one * 2 for name, one in net.named_parameters()}
+    torch.func.functional_call(net, weights, (torch.ones(2, 4),)).sum().backward()
+    assert begun(marks) == ["0 named"]
+    assert [str(one.message) for one in recwarn] == []
