@@ -313,12 +313,12 @@ def _bubbles(facts: Facts) -> Iterator[Finding]:
     kinds: dict[str, set[str]] = {}
     for one in facts.collectives:
         kinds.setdefault(one.group, set()).add(one.kind)
-    piped = [
-        row
-        for row, key in enumerate(job.groups.keys)
+    pipes = {
+        group.group
         for group in facts.groups
-        if group.group == key and (group.role == "pipeline" or kinds[key] == {"send_recv"})
-    ]
+        if group.role == "pipeline" or kinds.get(group.group) == {"send_recv"}
+    }
+    piped = [row for row, key in enumerate(job.groups.keys) if key in pipes]
     here = np.isin(job.members.group, piped)
     if not here.any() or not job.step_ns:
         return
