@@ -1,4 +1,4 @@
-"""nvprobe: which part of a model the GPU spends, loses or waits its time for, and why.
+"""nvprobe: where the GPU time of a model goes, what the GPU waits for, and why.
 
 The public names below are loaded when first used, so that importing nvprobe in a training script
 costs milliseconds and never pulls in pandas, pyarrow or torch.

@@ -151,7 +151,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="nvprobe")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Which part of a model the GPU spends, loses or waits its time for, and why.
+    """Where the GPU time of a model goes, what the GPU waits for, and why.
 
     Start with "nvprobe demo", or with "nvprobe analyze report.sqlite". Options that choose what is
     measured or shown can also stand in [tool.nvprobe] of pyproject.toml (as "depth = 3", or in a
