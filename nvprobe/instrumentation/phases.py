@@ -150,7 +150,7 @@ def _exhausted(iterator: Any) -> bool:
     """Whether a loader's iterator has given all its batches, where it can know (map datasets)."""
     try:
         return bool(iterator._num_yielded >= len(iterator))
-    except (AttributeError, TypeError):  # another version; a dataset without length
+    except Exception:  # another version; a dataset or sampler without length
         return False
 
 
@@ -191,6 +191,8 @@ def wrap_step(cls: type, wrap: Callable[[Any], Any]) -> None:
     if owner is None or owner in _stepping or not _hooks.active:
         return
     original = owner.__dict__["step"]
+    if isinstance(original, (staticmethod, classmethod)) or not callable(original):
+        return
     made = wrap(original)
     try:
         owner.step = made  # type: ignore[attr-defined]

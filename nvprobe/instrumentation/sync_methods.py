@@ -109,7 +109,10 @@ def _by_mask(args: tuple[Any, ...]) -> bool:
 
 
 def _is_mask(index: Any) -> bool:
-    return str(getattr(index, "dtype", "")) in ("torch.bool", "torch.uint8")
+    try:
+        return str(getattr(index, "dtype", "")) in ("torch.bool", "torch.uint8")
+    except Exception:  # the program's own index
+        return False
 
 
 def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
