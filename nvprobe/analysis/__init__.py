@@ -13,6 +13,7 @@ from nvprobe.analysis.completeness import lost_launches, missing, warnings
 from nvprobe.analysis.critical_time import critical_time
 from nvprobe.analysis.findings import findings, gather
 from nvprobe.analysis.inference import inference, main_step
+from nvprobe.analysis.inference.client import client_latencies
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.memory import snapshot_peaks
@@ -32,13 +33,20 @@ from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution.ledger import ledger
 from nvprobe.attribution.model import Attribution, Modules
 from nvprobe.attribution.modules import module_ledger, modules
+from nvprobe.readers.client_results import ClientResults
 from nvprobe.readers.memory_snapshot import MemorySnapshot
 
 __all__ = ["Analysis", "analyze"]
 
 
-def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) -> Analysis:
-    """Everything that a report shows of one run; ``snapshot``: a torch memory snapshot of it.
+def analyze(
+    attribution: Attribution,
+    snapshot: MemorySnapshot | None = None,
+    client: ClientResults | None = None,
+) -> Analysis:
+    """Everything that a report shows of one run.
+
+    ``snapshot``: a torch memory snapshot of it; ``client``: what a client of the server measured.
 
     Raises LedgerError if the books do not balance.
     """
@@ -59,6 +67,9 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
     served = inference(
         attribution, step_rows, evidence.waits, evidence.classes, evidence.step_of_op
     )
+    answers = None
+    if client is not None and served is not None:
+        answers = client_latencies(attribution.trace, step_rows, served.rows, client)
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,
@@ -74,6 +85,7 @@ def analyze(attribution: Attribution, snapshot: MemorySnapshot | None = None) ->
         spans=span_rows(attribution.trace),
         devices=devices,
         inference=served,
+        client=answers,
         left_out=left_out(attribution),
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows, shapes, owners, fidelity),

@@ -17,6 +17,7 @@ from nvprobe.analysis.code_places import CodePlaces
 from nvprobe.analysis.critical_time import OnPath
 from nvprobe.analysis.findings.model import Finding
 from nvprobe.analysis.inference import Inference
+from nvprobe.analysis.inference.client import Latency
 from nvprobe.analysis.kernels.by_name import KernelTraits
 from nvprobe.analysis.kernels.counters import CounterUse
 from nvprobe.analysis.kernels.work import PathWork
@@ -56,6 +57,8 @@ class Analysis:
     devices: DeviceUse
     inference: Inference | None = None
     """Phases of an inference program; None where no step has one."""
+    client: list[Latency] | None = None
+    """Latencies that a client measured; None where none was given or no step has a phase."""
     left_out: LeftOut | None = None
     """What of a whole run the tables are not about; None where they are about all of it."""
     warnings: tuple[str, ...] = ()

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     metavar="PICKLE",
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
+@click.option(
+    "--client-results",
+    type=click.Path(),
+    metavar="JSON",
+    help="What vllm bench serve --save-detailed wrote meanwhile: its latencies, by the steps.",
+)
 @stacks_option
 @click.option(
     "--budget",
@@ -52,6 +58,7 @@ def command(
     inputs: tuple[str, ...],
     index_rules: tuple[str, ...],
     memory_snapshot: str | None,
+    client_results: str | None,
     python_stacks: bool | None,
     budget: bool,
     keep_export: bool,
@@ -69,7 +76,8 @@ def command(
 
     selection = selection_of(options)
     chosen = tree_view(**options)
-    spare_inputs(settings.output, [*inputs, *([memory_snapshot] if memory_snapshot else [])])
+    beside = [one for one in (memory_snapshot, client_results) if one]
+    spare_inputs(settings.output, [*inputs, *beside])
     if keep_export:
         exports_beside(settings, inputs)
     analysis = analysis_of(
@@ -78,6 +86,7 @@ def command(
         index_rules=index_rules,
         selection=selection,
         memory_snapshot=memory_snapshot,
+        client_results=client_results,
         python_stacks=python_stacks,
     )
     show(settings, analysis, chosen, "nvprobe analyze --help shows what else to look at")

@@ -69,6 +69,7 @@ def analysis_of(
     index_rules: Sequence[str] = (),
     selection: Selection | None = None,
     memory_snapshot: str | None = None,
+    client_results: str | None = None,
     python_stacks: bool | None = None,
 ) -> Analysis:
     """Load, attribute, analyze. Raises NvprobeError with a line fit to show."""
@@ -80,6 +81,11 @@ def analysis_of(
             from nvprobe.readers.memory_snapshot import load_memory_snapshot
 
             snapshot = load_memory_snapshot(memory_snapshot)
+        client = None
+        if client_results is not None:
+            from nvprobe.readers.client_results import load_client_results
+
+            client = load_client_results(client_results)
         stage("attributing")
         from nvprobe.analysis.selection import Selection, select
 
@@ -88,7 +94,7 @@ def analysis_of(
         stage("analyzing")
         from nvprobe.analysis import analyze
 
-        return analyze(attribution, snapshot)
+        return analyze(attribution, snapshot, client)
 
 
 def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:

@@ -120,6 +120,11 @@ class _Merger:
         syncs = (structs.replace(line, process=process) for line in lines["sync"])
         parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
         parts["places"] += _places(lines["place"], process)
+        parts["monotonic"] += [
+            line.mark_ns[1] + shift - line.perf_ns
+            for line in lines["clock"]
+            if shift is not None and line.mark_ns and line.perf_ns
+        ]
         parts["roots"] += [root.name for root in lines["root"]]
 
     def trace(self) -> Trace:

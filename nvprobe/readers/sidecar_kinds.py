@@ -54,6 +54,15 @@ class Torch(Line, frozen=True, tag="torch"):
         return {name: value for name, value in named.items() if value}
 
 
+class ClockReading(Line, frozen=True, tag="clock"):
+    """Clocks of the machine at one instant."""
+
+    mark_ns: tuple[Whole, Whole] | None = None
+    """Unix ns before and after a mark."""
+    perf_ns: Whole | None = None
+    """ns of the monotonic clock, right after it."""
+
+
 class Truncated(Line, frozen=True, tag="truncated"):
     """Later rows are missing."""
 
@@ -123,7 +132,7 @@ LINES: dict[str, type[Line]] = {
     str(line.__struct_config__.tag): line
     for line in (
         Header, Torch, Truncated, Root, SyncSource, GraphManifest, GraphBreak, Recompile,
-        CompileSpan, Capture,
+        CompileSpan, Capture, ClockReading,
     )
 }  # fmt: skip
 """What a line of each kind is read as."""

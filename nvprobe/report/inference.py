@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Annotated
 
@@ -57,6 +58,22 @@ class KernelFamily(Row, frozen=True):
     gpu_ns: Annotated[int, ns("sum of their durations")]
 
 
+class ClientLatency(Row, frozen=True):
+    """Latencies that a client measured, by what the server did; the parts add up to the total."""
+
+    kind: Annotated[str, is_("`first_token` of a request, or `between_tokens`")]
+    count: Annotated[int, is_("latencies inside of the window")]
+    left_out: Annotated[int, is_("latencies outside of it, or without a step that explains them")]
+    p50_ns: Annotated[int, ns("their median")]
+    p90_ns: Annotated[int, ns("nine tenths are no longer")]
+    p99_ns: Annotated[int, ns("99 of 100 are no longer")]
+    total_ns: Annotated[int, ns("all of them together")]
+    queue_ns: Annotated[int, ns("before the step with the request's prefill, at most")]
+    prefill_ns: Annotated[int, ns("in steps with a prefill")]
+    decode_ns: Annotated[int, ns("in other steps")]
+    gaps_ns: Annotated[int, ns("between steps")]
+
+
 class Inference(Row, frozen=True):
     """What an inference program does (docs/inference.md)."""
 
@@ -66,6 +83,9 @@ class Inference(Row, frozen=True):
     budget: Annotated[list[BudgetPart], is_("parts of a mean step of the first phase")]
     slowest: Annotated[list[SlowStep], is_("the slowest steps, and what is different in them")]
     kernel_families: Annotated[list[KernelFamily], is_("GPU time of phases by kernel family")]
+    client: Annotated[
+        list[ClientLatency] | None, is_("of `--client-results`; empty where no clock joins them")
+    ] = None
 
 
 def inference(analysis: Analysis) -> Inference | None:
@@ -98,6 +118,9 @@ def inference(analysis: Analysis) -> Inference | None:
             for one in found.slowest
         ],
         kernel_families=_families(found.families),
+        client=None
+        if analysis.client is None
+        else [ClientLatency(**dataclasses.asdict(one)) for one in analysis.client],
     )
 
 

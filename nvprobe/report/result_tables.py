@@ -202,6 +202,7 @@ RESULTS: Mapping[str, ResultTable] = {
     "phases": ResultTable(inference.PhaseTotals, _at("inference.phases")),
     "step_budget": ResultTable(inference.BudgetPart, _at("inference.budget")),
     "phase_kernels": ResultTable(inference.KernelFamily, _at("inference.kernel_families")),
+    "client_latencies": ResultTable(inference.ClientLatency, _at("inference.client")),
     "slowest_steps": ResultTable(inference.SlowStep, _at("inference.slowest")),
     "findings": ResultTable(Finding, _at("findings")),
     "warnings": ResultTable(Doubt, lambda d: [Doubt(text) for text in d.warnings]),

@@ -217,6 +217,8 @@ class Sidecar:
     """Class names of the models whose modules were given ranges."""
     allocator: AllocatorSamples = field(default_factory=AllocatorSamples.absent)
     places: tuple[Place, ...] = ()
+    monotonic: tuple[int, ...] = ()
+    """What added to ns of the machine's monotonic clock gives the trace's time, by reading."""
     recorded: bool = True
     """Whether the program wrote a sidecar at all."""
 

@@ -38,8 +38,40 @@ def phases(analysis: Analysis, view: View, width: int) -> RenderableType | None:
         numbers("GPU busy", list(map(time, rows.busy_ns.tolist()))),
         numbers("Tokens/s", [_rate(rate) for rate in rows.tokens_per_s.tolist()], 1),
     )
-    lines = [_budget(analysis), _kernels(analysis), _slowest(analysis)]
+    lines = [_client(analysis, width), _budget(analysis), _kernels(analysis), _slowest(analysis)]
     return Group(listed, *(line for line in lines if line is not None))
+
+
+def _client(analysis: Analysis, width: int) -> RenderableType | None:
+    """What a client measured, and its mean by what the server did."""
+    found = analysis.client
+    if found is None:
+        return None
+    shown = [one for one in found if one.count]
+    if not shown:
+        why = "none lies in the window" if found else "no sidecar joins its clock with this one"
+        return Text.assemble(("Client: ", "bold"), f"latencies left out: {why}")
+
+    def mean(part: str) -> list[str]:
+        return [time(getattr(one, f"{part}_ns") // one.count) for one in shown]
+
+    listed = table(
+        width,
+        words("Client", [one.kind.replace("_", " ") for one in shown]),
+        numbers("Count", [f"{one.count:,}" for one in shown]),
+        *(
+            numbers(name, [time(getattr(one, f"{name}_ns")) for one in shown])
+            for name in ("p50", "p90", "p99")
+        ),
+        numbers("Mean", mean("total")),
+        numbers("= queue", mean("queue")),
+        *(numbers(f"+ {name}", mean(name)) for name in ("prefill", "decode", "gaps")),
+    )
+    left = sum(one.left_out for one in found)
+    if not left:
+        return Group(Text(), listed, Text())
+    why = f"Client: {left:,} latencies left out, outside of the window or without a prefill in it"
+    return Group(Text(), listed, Text(why), Text())
 
 
 def _counts(values: list[int]) -> list[str]:
