@@ -16,6 +16,7 @@ MAY_NOT = [
     "force",
     "clear",
     "nsys-arg",
+    "client-results",
     "memory-snapshot",
     "also-json",
     "also-html",
