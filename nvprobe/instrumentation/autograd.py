@@ -58,9 +58,17 @@ def _run_backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
         return original(*args, **kwargs)
     finally:
         if end is not None:
-            end()
+            _finish(end)
         if mark is not None:
             emitter.mark(engine_runs.ENDS)
+
+
+def _finish(end: Callable[[], object]) -> None:
+    """Turn the state off, also where a hook of the program has done so meanwhile."""
+    try:
+        end()
+    except Exception as error:
+        _hooks.missing("torch.autograd._disable_profiler", error)
 
 
 def _is_taken(torch: Any) -> bool:

@@ -169,3 +169,15 @@ def test_weights_that_were_computed_are_not_asked_for_their_gradient(recwarn, ma
     torch.func.functional_call(net, weights, (torch.ones(2, 4),)).sum().backward()
     assert begun(marks) == ["0 named"]
     assert [str(one.message) for one in recwarn] == []
+
+
+def test_a_program_that_ends_the_profiler_itself_goes_on(marks, monkeypatch):
+    def ended() -> None:
+        raise RuntimeError("can't disable Kineto profiler when it's not running")
+
+    monkeypatch.setattr(autograd, "_begin", lambda _torch: ended)
+    engine_runs.recording()
+    net = Net()
+    net(torch.ones(2, 4)).sum().backward()
+    assert net.weight.grad is not None
+    assert begun(marks)
