@@ -10,18 +10,20 @@ import dataclasses
 from nvprobe.analysis.bounds import bound
 from nvprobe.analysis.compiled import CompiledGraph, compiled_graphs
 from nvprobe.analysis.completeness import lost_launches, missing, warnings
-from nvprobe.analysis.critical_time import critical_time
-from nvprobe.analysis.findings import findings, gather
-from nvprobe.analysis.inference import inference, main_step
-from nvprobe.analysis.inference.client import client_latencies
+from nvprobe.analysis.critical_time import OnPath, critical_time
+from nvprobe.analysis.findings import Evidence, findings, gather
+from nvprobe.analysis.inference import Inference, inference, main_step
+from nvprobe.analysis.inference.client import Latency, client_latencies
 from nvprobe.analysis.kernels.by_name import copies, kernel_traits, kernels, suspect_ops
 from nvprobe.analysis.kernels.work import path_work
 from nvprobe.analysis.memory import snapshot_peaks
+from nvprobe.analysis.model import Steps
 from nvprobe.analysis.modules import module_ledger_records, module_records
 from nvprobe.analysis.operators import OperatorTable, operator_table
 from nvprobe.analysis.path_quantities import idle_of_steps, path_quantities, with_waits
 from nvprobe.analysis.profiler_cost import profiler_cost
-from nvprobe.analysis.replay.prepared import replay_of
+from nvprobe.analysis.replay.gate import Fidelity
+from nvprobe.analysis.replay.prepared import Replay, replay_of
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.shapes import RangeShapes, range_shapes
 from nvprobe.analysis.steady import left_out
@@ -44,11 +46,9 @@ def analyze(
     snapshot: MemorySnapshot | None = None,
     client: ClientResults | None = None,
 ) -> Analysis:
-    """Everything that a report shows of one run.
+    """Everything that a report shows of one run; LedgerError if the books do not balance.
 
     ``snapshot``: a torch memory snapshot of it; ``client``: what a client of the server measured.
-
-    Raises LedgerError if the books do not balance.
     """
     lost = lost_launches(attribution)
     suspect = suspect_ops(attribution.trace.ops, attribution.valid)
@@ -56,20 +56,14 @@ def analyze(
     devices = device_use(attribution)
     shapes = range_shapes(attribution.trace)
     evidence = gather(attribution, step_rows, devices, lost, suspect, shapes)
-    by, fidelity = None, None
-    if evidence.idle_trusted and evidence.repeats:
-        by, fidelity = replay_of(attribution, step_rows, evidence.waits)
+    by, fidelity = _replay(attribution, step_rows, evidence)
     found = findings(evidence, by)
-    peaks = () if snapshot is None else snapshot_peaks(snapshot, attribution)
     owners, lines, graphs, operators = _code(attribution, shapes)
     ranges = with_waits(path_quantities(attribution), attribution, evidence.waits)
     doubts = Doubts(len(lost), int(attribution.duration[suspect].sum()))
     served = inference(
         attribution, step_rows, evidence.waits, evidence.classes, evidence.step_of_op
     )
-    answers = None
-    if client is not None and served is not None:
-        answers = client_latencies(attribution.trace, step_rows, served.rows, client)
     kernel_rows = kernels(attribution, suspect)
     return Analysis(
         attribution=attribution,
@@ -85,7 +79,7 @@ def analyze(
         spans=span_rows(attribution.trace),
         devices=devices,
         inference=served,
-        client=answers,
+        client=_answers(attribution, step_rows, served, client),
         left_out=left_out(attribution),
         warnings=warnings(attribution, suspect, lost, step_rows),
         missing=missing(attribution, step_rows, shapes, owners, fidelity),
@@ -97,18 +91,44 @@ def analyze(
         memory=evidence.memory,
         allocator=evidence.allocator,
         snapshot=snapshot,
-        snapshot_peaks=peaks,
+        snapshot_peaks=() if snapshot is None else snapshot_peaks(snapshot, attribution),
         counters=evidence.counters,
         findings=found,
         traits=kernel_traits(attribution, kernel_rows, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
         profiler=profiler_cost(evidence, by),
-        critical_time=None
-        if by is None
-        else critical_time(by.sample, by.models[0], evidence.waits.syncs, evidence.classes),
+        critical_time=_critical(by, evidence),
         step_parts=step_parts(attribution, step_rows, evidence.waits),
         places=evidence.waits.places,
     )
+
+
+def _replay(
+    attribution: Attribution, step_rows: Steps, evidence: Evidence
+) -> tuple[Replay | None, Fidelity | None]:
+    """The replay of a run whose steps repeat and whose idle time can be trusted."""
+    if not (evidence.idle_trusted and evidence.repeats):
+        return None, None
+    return replay_of(attribution, step_rows, evidence.waits)
+
+
+def _critical(by: Replay | None, evidence: Evidence) -> tuple[OnPath, ...] | None:
+    """The critical path of the unchanged steps, where there is a replay."""
+    if by is None:
+        return None
+    return critical_time(by.sample, by.models[0], evidence.waits.syncs, evidence.classes)
+
+
+def _answers(
+    attribution: Attribution,
+    step_rows: Steps,
+    served: Inference | None,
+    client: ClientResults | None,
+) -> list[Latency] | None:
+    """What a client waited for, where one measured and steps have phases."""
+    if client is None or served is None:
+        return None
+    return client_latencies(attribution.trace, step_rows, served.rows, client)
 
 
 def _code(
