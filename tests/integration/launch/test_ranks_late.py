@@ -42,7 +42,7 @@ def late_rank(launch: Launcher, backend: str, kind: str) -> dict[str, object]:
     result = launch(*words, "--nproc-per-node", "4", "--standalone", program, kind, analyze=True)
     assert result.code == 0, result.err
     found = json.loads((result.folder / "ranks.json").read_text())
-    assert found["verdict"] in result.err.replace("\n", " ")
+    assert found["verdict"] in " ".join(result.err.split())  # wherever the terminal wrapped it
     assert [one["rank"] for one in found["ranks"]] == [0, 1, 2, 3]
     assert found["world_size"] == 4
     (late,) = found["stragglers"]
