@@ -11,6 +11,7 @@ A message is one line: it names the thing, says what is wrong and what to do abo
 
 from __future__ import annotations
 
+import os
 import re
 from typing import ClassVar
 
@@ -49,3 +50,9 @@ class ProgramNotFound(NvprobeError):
     """The program to launch is not there; the exit code is a shell's."""
 
     exit_code = 127
+
+
+def check_path(name: str, given: object) -> None:
+    """Raise `UsageError` where an argument is not a path."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UsageError(f"{name}={given!r}: give a path, as text or a Path")

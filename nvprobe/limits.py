@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from nvprobe.errors import UsageError
+
 HOW_TO_RAISE = "if you trust it, --raise-limits 10 reads it"
 
 _factor: ContextVar[float] = ContextVar("nvprobe limits", default=1.0)
@@ -20,6 +22,8 @@ _factor: ContextVar[float] = ContextVar("nvprobe limits", default=1.0)
 @contextmanager
 def raised(factor: float) -> Iterator[None]:
     """Every limit ``factor`` times as high, within this context."""
+    if not isinstance(factor, int | float) or not factor > 0:
+        raise UsageError(f"factor={factor!r}: give a number above 0")
     before = _factor.set(factor)
     try:
         yield

@@ -50,7 +50,7 @@ def annotate(
 
     Raises:
         TypeError: The target is neither a model nor callable.
-        UsageError: ``depth`` is negative.
+        UsageError: Another argument is not of its kind.
 
     """
     if target is None or isinstance(target, str):

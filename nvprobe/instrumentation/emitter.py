@@ -128,7 +128,13 @@ _labels: dict[tuple[str, Category], Label] = {}
 _open_scopes = threading.local()
 
 
+def encodable(name: str) -> str:
+    """A name that can be written: half of a surrogate pair is in no encoding."""
+    return name if name.isascii() else name.encode(errors="replace").decode()
+
+
 def _build(name: str, category: Category, payload: int | float | None) -> Label:
+    name = encodable(name)
     if _live is None:
         return Label(_Plain(name))
     color = _COLORS[category]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nvprobe.errors import check_path
 from nvprobe.instrumentation import (
     awake,
     compiling,
@@ -101,7 +102,12 @@ def instrument(
         children: Whether Python programs that this one starts are instrumented too.
 
     """
+    from nvprobe.instrumentation.modules import selection
+
     global _done
+    if sidecar_folder is not None:
+        check_path("sidecar_folder", sidecar_folder)
+    modules = selection(depth, modules)
     if _done:
         return
     _done = True

@@ -83,20 +83,30 @@ def class_name(module: nn.Module) -> str:
     return cls.__name__
 
 
-def _matches(select: Any, path: str, module: nn.Module) -> bool:
-    if select is None:
-        return True
+def _matches(select: One, path: str, module: nn.Module) -> bool:
     if isinstance(select, str):
         return fnmatch.fnmatchcase(path, select) or type(module).__name__ == select
     if isinstance(select, type):
         return isinstance(module, select)
-    if callable(select):
-        return bool(select(path, module))
-    return any(_matches(one, path, module) for one in select)
+    return bool(select(path, module))
 
 
 def _depth(path: str) -> int:
     return path.count(".") + 1 if path else 0
+
+
+def selection(depth: Any, modules: Any) -> list[One] | None:
+    """What ``modules`` names, as a list; `UsageError` where that or ``depth`` chooses nothing."""
+    if depth is not None and (not isinstance(depth, int) or depth < 0):
+        raise UsageError(f"depth={depth!r}: give 0 (the root alone) or more")
+    if modules is None:
+        return None
+    several = isinstance(modules, Iterable) and not isinstance(modules, (str, type))
+    chosen = list(modules) if several else [modules]
+    for one in chosen:
+        if not isinstance(one, str) and not callable(one):
+            raise UsageError(f"modules={one!r}: give a glob, a class, a function, or several")
+    return chosen
 
 
 def annotate_modules(
@@ -123,15 +133,16 @@ def annotate_modules(
         The model itself.
 
     Raises:
-        UsageError: ``depth`` is negative.
+        UsageError: ``depth`` or ``modules`` cannot choose modules.
 
     """
-    if depth is not None and depth < 0:
-        raise UsageError(f"depth {depth}: give 0 (the root alone) or more")
+    chosen = selection(depth, modules)
     count = 0
     root = name or class_name(model)
     for path, module in walk(model):
-        wanted = (depth is None or _depth(path) <= depth) and _matches(modules, path, module)
+        wanted = (depth is None or _depth(path) <= depth) and (
+            chosen is None or any(_matches(one, path, module) for one in chosen)
+        )
         parallel = type(module).__name__ in _PARALLEL
         own = root if module is model else (not parallel and path) or class_name(module)
         within = None if module is model else root

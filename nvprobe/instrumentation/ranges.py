@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
+from nvprobe.errors import UsageError
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation import emitter, places, sidecar
 from nvprobe.instrumentation.emitter import Category, Label
@@ -69,21 +71,42 @@ def range(  # noqa: A001 - the public name is nvprobe.range
 
     Args:
         name: What the timeline and the reports show.
-        payload: An index or size to carry along (a 64-bit integer or a float); it does not split
-            the range in reports as a number in the name would.
+        payload: An index or size to carry along (a float or an integer, of 64 bits at most); it
+            does not split the range in reports as a number in the name would.
+
+    Raises:
+        UsageError: The name is not a text, or the payload not a number.
 
     """
     if compiling_module.compiling():
         # Dynamo knows nullcontext, and that it leaves no trace; it would break the graph at ours.
         return cast("Range", nullcontext())
+    name = _text(name)
     if payload is not None:
-        return Range(name, payload, Category.USER)
+        return Range(name, _number(payload), Category.USER)
     made = _made.get(name)
     if made is None:
         made = Range(name, None, Category.USER)
         if len(_made) < emitter.CACHED_LABELS:
             _made[name] = made
     return made
+
+
+def _text(name: object) -> str:
+    """A name that can be written."""
+    if not isinstance(name, str):
+        raise UsageError(f"range name {name!r}: give a text")
+    return emitter.encodable(name)
+
+
+def _number(payload: Any) -> int | float | None:
+    """A payload as NVTX takes it, NumPy's numbers too; None for what 64 bits do not hold."""
+    if not isinstance(payload, numbers.Real):
+        raise UsageError(f"payload={payload!r}: give a number")
+    if not isinstance(payload, numbers.Integral):
+        return float(payload)
+    number = int(payload)
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def qualified_name(decorated: Any) -> str:
@@ -105,8 +128,11 @@ def decorate(
 
     Raises:
         TypeError: It cannot be called.
+        UsageError: The name is not a text, or the payload not a number.
 
     """
+    payload = None if payload is None else _number(payload)
+    name = name if name is None else _text(name)
     wrapped: Any = decorated
     if isinstance(wrapped, type):
         return cast("Decorated", _decorate_class(wrapped, name, payload))

@@ -16,10 +16,11 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from operator import index
 from pathlib import Path
 from typing import ClassVar
 
-from nvprobe.errors import UsageError
+from nvprobe.errors import UsageError, check_path
 from nvprobe.instrumentation import awake, emitter, instrument, sidecar, steps
 from nvprobe.instrumentation.sources import main_name
 from nvprobe.launch import rundir
@@ -61,9 +62,15 @@ class StepRecorder:
     def __init__(
         self, steps: tuple[int, int], output: str | os.PathLike[str] | None = None
     ) -> None:
-        self.first, self.last = steps
+        try:
+            self.first, self.last = map(index, steps)
+        except (TypeError, ValueError):
+            self.first = self.last = 0
         if not 0 <= self.first < self.last:
-            raise UsageError(f"steps={steps!r}: give the first step and the one after the last")
+            needed = "give the first step and the one after the last, as in steps=(10, 15)"
+            raise UsageError(f"steps={steps!r}: {needed}")
+        if output is not None:
+            check_path("output", output)
         self.output = None if output is None else Path(output)
         self.folder: Path | None = None
         """The folder of this rank, once it records."""

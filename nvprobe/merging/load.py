@@ -16,7 +16,7 @@ import msgspec
 
 from nvprobe.attribution import attribute
 from nvprobe.attribution.repeated import with_repeated_nodes
-from nvprobe.errors import InputError, UsageError
+from nvprobe.errors import InputError, UsageError, check_path
 from nvprobe.merging.alignment import align
 from nvprobe.merging.clock import Offset, clock_offset
 from nvprobe.merging.graph_nodes import NODES, with_nodes
@@ -56,6 +56,8 @@ def load(*inputs: str | os.PathLike[str], python_stacks: bool | None = None) -> 
     """
     if not inputs:
         raise UsageError("nothing to read: give a file, or several of one run")
+    for one in inputs:
+        check_path("input", one)
     notes: list[str] = []
     files = [(path, sniff(path)) for path in _files(inputs, notes)]
     profiles = [path for path, kind in files if kind in _PROFILES]

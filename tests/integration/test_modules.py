@@ -70,7 +70,7 @@ def test_selection_by_depth_glob_class_and_predicate(recorder: Recorder):
     try:
         nvprobe.annotate(Net(), depth=-1)
     except nvprobe.UsageError as error:
-        assert "depth -1" in str(error)
+        assert "depth=-1" in str(error)
     """
     groups: list[list[str]] = []
     for one in recorder.run(with_net(code)).ranges():

@@ -263,3 +263,20 @@ def test_a_range_pickles():
     made = pickle.loads(pickle.dumps(nvprobe.range("x", payload=3)))
     assert isinstance(made, Range)
     assert (made.name, made.payload) == ("x", 3)
+
+
+def test_names_and_payloads_that_a_tool_cannot_take_stop_no_program(recorder: Recorder):
+    code = """
+        import nvprobe, numpy
+        for payload in (numpy.int64(3), numpy.float32(0.5), True, 2**70):
+            with nvprobe.range("payload", payload=payload):
+                pass
+        with nvprobe.range("half of a pair \\udcff"):
+            pass
+        nvprobe.annotate(int, name="\\udcff")()
+    """
+    recording = recorder.run(code)
+    assert not recording.completed.stderr
+    ranges = recording.ranges("user")
+    assert [one.name for one in ranges] == [*["payload"] * 4, "half of a pair ?"]
+    assert [one.payload for one in ranges][::2] == [3, 1, None]
