@@ -19,7 +19,7 @@ from nvprobe.analysis.findings.sources import named, program_paths
 from nvprobe.analysis.grouping import push_up
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.replay.edits.waits import without_selection
-from nvprobe.analysis.replay.model import NOTHING
+from nvprobe.analysis.replay.model import NOTHING, EventKind
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
 from nvprobe.trace import Column
@@ -28,11 +28,14 @@ FEW = 2
 """Selections a step: one alone may be what the program is about (sampling a token)."""
 NEAR = 4
 """Launches around the wait that may belong to the selection."""
+SORTING = 32
+"""Launches after it, at most, that turn rows into places and sort these for the backward."""
 
 
 def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     """Waits for a count that selecting kernels follow, one finding for all of them."""
     waits, kernels = _around(evidence, sample)
+    sorting = _until_scattered(evidence, sample, waits) & ~kernels
     if np.count_nonzero(waits) < FEW * sample.steps:
         return
     each = int(np.count_nonzero(waits)) / sample.steps
@@ -52,6 +55,9 @@ def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 "selecting_kernels_per_step": round(
                     int(np.count_nonzero(kernels)) / sample.steps, 1
                 ),
+                "sorting_launches_per_step": round(
+                    int(np.count_nonzero(sorting)) / sample.steps, 1
+                ),
             },
             saves_ns=(0, 0),
             advice=(
@@ -59,7 +65,7 @@ def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 "select once before the loop where the mask is the same in each turn",
             ),
         ),
-        Proposal(without_selection(sample, waits, kernels), 1.0),
+        Proposal(without_selection(sample, waits, kernels | sorting), 1.0),
     )
 
 
@@ -96,11 +102,36 @@ def _run(mine: Column, start: int, step: int, skip: int = 0) -> Column:
     return np.array(rows, np.int64)
 
 
+def _until_scattered(evidence: Evidence, sample: Sample, waits: Column) -> Column:
+    """Launches from a wait to the kernel that adds gradients to the selected rows (bool per event).
+
+    The backward of an index sorts the rows, so that none is written twice at once; that of a
+    product with the mask is one more product, in place of the kernel that adds.
+    """
+    e, out = sample.model.events, np.zeros(len(waits), bool)
+    launching = np.flatnonzero(sample.model.op_end() > e.first_op)
+    adding = _kernels(evidence, sample.op, r"\bindexing_backward_kernel")
+    scattering = np.unique(sample.model.ops.event[adding])
+    barriers = np.flatnonzero(waits | (e.kind == EventKind.STEP))
+    for row in scattering[np.isin(scattering, launching)].tolist():
+        last = int(barriers[np.searchsorted(barriers, row) - 1])
+        between = launching[(launching > last) & (launching < row)]
+        same = (sample.events.thread[between] == sample.events.thread[row]).all()
+        if waits[last] and len(between) <= SORTING and same:
+            out[between] = True
+    return out
+
+
 def _cub(evidence: Evidence, op: Column) -> Column:
     """Bool per op: a kernel of CUB, with which torch counts and selects."""
+    return _kernels(evidence, op, r"\bcub::")
+
+
+def _kernels(evidence: Evidence, op: Column, pattern: str) -> Column:
+    """Bool per op: its name has the pattern (RE2)."""
     names, place = np.unique(evidence.ops.name[op], return_inverse=True)
     texts = pa.array(evidence.trace.texts(names), pa.string())
-    hit = pc.match_substring_regex(pc.fill_null(texts, ""), r"\bcub::")
+    hit = pc.match_substring_regex(pc.fill_null(texts, ""), pattern)
     return np.asarray(hit.to_numpy(zero_copy_only=False), bool)[place]
 
 

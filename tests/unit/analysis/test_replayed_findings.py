@@ -26,6 +26,8 @@ CONVERSION = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, f
 SCAN = "void cub::DeviceScanKernel<int>(int)"
 COUNT = "void at_cuda_detail::cub::DeviceReduceSingleTileKernel<int>(int)"
 SELECT = "void at_cuda_detail::cub::detail::select::DeviceSelectSweepKernel<int>(int)"
+SORT = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<int>(int)"
+ADD_ROWS = "void (anonymous namespace)::indexing_backward_kernel<c10::BFloat16, 4>(long const*)"
 SMALL = tuple(f"void my_small_kernel_{number}(int)" for number in range(4))
 
 
@@ -162,6 +164,31 @@ def test_rows_selected_by_a_mask() -> None:
     assert next(iter(found)) == "mask_select"
     assert found["mask_select"].evidence["selections_per_step"] == 8
     assert found["mask_select"].evidence["selecting_kernels_per_step"] == 16
+
+
+def gradients_of_rows(scene: Scene, *, before: int = 0) -> None:
+    """The backward of a selection: rows become places, are sorted, and gradients are added."""
+    for _ in range(8):
+        scene.launch(COUNT, 2 * US)
+        scene.item()
+        scene.launch(SELECT, 3 * US)
+        for name in (ADD,) * (4 + before) + (SORT,) * 4:
+            scene.host(10 * US)
+            scene.launch(name, 2 * US)
+        scene.launch(ADD_ROWS, 3 * US)
+    work(scene, 100 * US)
+
+
+def test_the_backward_of_a_selection_sorts_for_it() -> None:
+    """Arithmetic on places and the sort go with the selection; what adds gradients stays."""
+    found = next(one for one in analyzed(gradients_of_rows).findings or () if one.ops is not None)
+    assert found.id == "mask_select"
+    assert found.evidence["sorting_launches_per_step"] == 8 * 8
+    assert found.step_saving is not None
+    assert found.step_saving.mid > 70
+    much = analyzed(lambda scene: gradients_of_rows(scene, before=30)).findings or ()
+    far = next(one for one in much if one.id == "mask_select")
+    assert far.evidence["sorting_launches_per_step"] == 0  # more than an index needs
 
 
 def test_a_scan_without_a_wait_is_no_selection() -> None:
