@@ -7,6 +7,7 @@ every range. The fast path must agree with it op by op.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from nvprobe.trace import OPEN, OpKind, RangeSource, Trace
 
@@ -25,6 +26,28 @@ def clean(text: str) -> tuple[str, int, bool]:
     name = re.sub(r"(?<![\w./~-])/(?:home|homes|Users)/[^/\s:\"',()]+(?=$|[\s:\"',()])", "~", name)
     roots = "home|homes|Users|root|tmp|var|mnt|data|scratch|work|workspace"
     return re.sub(rf"(?<![\w./~-])/(?:{roots})/(?:[^/\s:\"',()]+/)*", "", name), index, twin
+
+
+def clean_all(texts: Iterable[str]) -> dict[str, tuple[str, int, bool]]:
+    """What `clean` says of each, but with masks for steps that have numbers in their middle."""
+    out = {text: clean(text) for text in texts}
+    alike: dict[str, dict[str, tuple[int, ...]]] = {}
+    for text, (name, index, _) in out.items():
+        found = [one for word in STEP_WORDS for one in re.finditer(
+            rf"(?i)(?<![a-z]){word}[ #=:_/\-]+(\d{{1,18}})(?![\w.])", name)]  # fmt: skip
+        if found:
+            ordered = [int(one[1]) for one in sorted(found, key=lambda one: one.start(1))]
+            ends = index if re.split(r"[^A-Za-z]", name)[-1].lower() in STEP_WORDS else -1
+            numbers = (ordered[0], ordered[-1], ends)
+            alike.setdefault(re.sub(r"\d+", "#", name), {})[text] = numbers
+    for mask, numbers in alike.items():
+        if len(numbers) < 5 or len(set(numbers.values())) < len(numbers):
+            continue
+        first, last, ends = zip(*numbers.values(), strict=True)
+        varying = max((ends, last, first), key=lambda column: len(set(column)))
+        for text, number in zip(numbers, varying, strict=True):
+            out[text] = mask, number, out[text][2]
+    return out
 
 
 def _clean(text: str) -> tuple[str, int, bool]:
@@ -52,6 +75,7 @@ class Oracle:
         self.trace = trace
         self.strings = trace.strings.to_pylist()
         self.ranges = []
+        names = clean_all({self._text(name) for name in trace.ranges.name.tolist()})
         r = trace.ranges
         for row, (t, s, e, n) in enumerate(
             zip(
@@ -62,9 +86,8 @@ class Oracle:
                 strict=True,
             )
         ):
-            text = self.strings[n] if n >= 0 else "(unnamed)"
             end = max(trace.end_ns, s) if e == OPEN else e
-            self.ranges.append((t, s, end, row, *clean(text)))
+            self.ranges.append((t, s, end, row, *names[self._text(n)]))
         self.ranges = [self._automatic(r) for r in self.ranges]
         self._by_thread()
         self.ranges = self._vain_waits_renamed()
@@ -72,6 +95,9 @@ class Oracle:
         self.process = trace.threads.process.tolist()
         self.calls = self._calls()
         self.autograd, self.initiating = self._threads()
+
+    def _text(self, name: int) -> str:
+        return self.strings[name] if name >= 0 else "(unnamed)"
 
     def _by_thread(self) -> None:
         self.on_thread: dict[int, list[tuple]] = {}

@@ -215,6 +215,7 @@ def _named_steps(attribution: Attribution, rows: Column) -> Column:
     """Those of ``rows`` that are steps by their name."""
     names, tree = attribution.names, attribution.tree
     named = (names.step_like & ~known_parts(names.names)) | (names.role == Role.CALL)
+    named &= ~_in_themselves(attribution)
     rows = rows[named[attribution.paths.name[tree.path[rows]]]]
     if not len(rows):
         return rows
@@ -224,6 +225,19 @@ def _named_steps(attribution: Attribution, rows: Column) -> Column:
     waiting = (role[rows] == RangeRole.INPUT) & ~launches_kernels(attribution)[rows]
     rows = rows[~waiting]
     return rows[~_phases_of_a_loop(attribution, rows, role)]
+
+
+def _in_themselves(attribution: Attribution) -> Column:
+    """Bool per name: a mask with one of its ranges in another, which is a recursion."""
+    names, paths = attribution.names, attribution.paths
+    out = np.zeros(len(names.names), bool)
+    path = np.flatnonzero(names.masked[paths.name])
+    above = paths.parent[path]
+    while len(path):
+        path, above = path[above >= 0], above[above >= 0]
+        out[paths.name[path[paths.name[above] == paths.name[path]]]] = True
+        above = paths.parent[above]
+    return out
 
 
 def _phases_of_a_loop(attribution: Attribution, rows: Column, role: Column) -> Column:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from nvprobe.attribution.engines import Role, parse
 from nvprobe.attribution.labels import labels
+from nvprobe.attribution.masks import mask_numbers
 from nvprobe.errors import UsageError
 from nvprobe.trace import Column
 
@@ -72,6 +73,8 @@ class CleanNames:
     """int64 per original text: ``op_id``, -1."""
     step_like: Column
     """bool per clean name."""
+    masked: Column
+    """bool per clean name: ``#`` stands for numbers in it, of which one is a step's."""
     role: Column
     """int8 :class:`~nvprobe.attribution.engines.Role` per clean name, -1 for most."""
     step_rules: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ def clean_names(
     known = parse(coded.dictionary, step_rules)
     named = _replaced(coded.dictionary, known.row, known.names)
     distinct, number = _split_index(named, tuple(index_rules))
+    distinct, with_mask = _mask(distinct, number, known.row)
     number[known.row] = known.batches.iteration
     index = number[code]
     nameless = pc.equal(pc.utf8_trim_whitespace(distinct), "")
@@ -101,15 +105,19 @@ def clean_names(
     clean = again.indices.to_numpy(zero_copy_only=False)
     role = np.full(len(again.dictionary), -1, np.int8)
     role[clean[known.row]] = known.role
+    masked = np.zeros(len(again.dictionary), bool)
+    masked[clean[with_mask]] = True
     code = clean[code].astype(np.int32)
     step_like = pc.match_substring_regex(again.dictionary, _STEP_LIKE)
+    step_like = masked | step_like.to_numpy(zero_copy_only=False).astype(bool)
     return CleanNames(
         names=_without_folders(again.dictionary),
         code=code,
         index=index,
         sequence=found.sequence,
         operator_id=found.operator_id,
-        step_like=step_like.to_numpy(zero_copy_only=False).astype(bool) & (role != Role.PART),
+        step_like=step_like & (role != Role.PART),
+        masked=masked,
         role=role,
         step_rules=tuple(step_rules),
     )
@@ -144,6 +152,19 @@ def _split_index(names: pa.StringArray, extra: tuple[str, ...]) -> tuple[pa.Stri
         names = _replaced(names, rows, fields.field("name"))
         open_rows = np.delete(open_rows, matched)
     return names, index
+
+
+def _mask(names: pa.StringArray, number: Column, known: Column) -> tuple[pa.StringArray, Column]:
+    """Names with masks for numbers in their middle, and the rows of these.
+
+    Puts the number of each one's step into ``number``. ``known``: rows of names of known engines.
+    """
+    of_step = pc.match_substring_regex(names, _STEP_LIKE).to_numpy(zero_copy_only=False)
+    found = mask_numbers(names, np.where(of_step, number, -1), _WORDS)
+    mine = ~np.isin(found.row, known)
+    row = found.row[mine]
+    number[row] = found.index[mine]
+    return _replaced(names, row, found.names.filter(pa.array(mine))), row
 
 
 def _extract(names: pa.StringArray, rule: str, from_user: bool) -> pa.StructArray:

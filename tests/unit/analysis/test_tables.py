@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
+from nvprobe.analysis.model import FoundBy
 from nvprobe.analysis.steps import span_rows, steps
 from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution import attribute
@@ -169,6 +170,34 @@ def test_parts_of_a_step_are_no_steps():
     scene.inside("my train step", lambda: scene.inside("optimizer_step", lambda: scene.host(10)))
     table = analysis_of(scene).steps
     assert table.start.tolist() == [scene.ranges[-2][0]]
+
+
+def test_steps_with_numbers_in_the_middle_of_their_name():
+    scene = Scene()
+    for index in range(6):
+        name = f"[engine] turn of step {40 + index}: {index % 4} requests"
+        scene.inside(name, lambda: scene.launch(ADD, 20_000))
+        scene.inside(f"after layer {index} of 6", lambda: scene.host(1_000))
+    found = analysis_of(scene)
+    assert found.steps.index.tolist() == [*range(40, 46)]
+    assert set(found.steps.found_by.tolist()) == {FoundBy.NAME}
+    assert "[engine] turn of step #: # requests" in found.attribution.names.names.to_pylist()
+
+
+def test_steps_that_nest_in_each_other_are_a_recursion():
+    scene = Scene()
+
+    def call(depth: int, index: int) -> None:
+        scene.launch(ADD, 20_000)
+        if depth < 2:
+            name = f"frame {2 * index + depth} of call"
+            scene.inside(name, lambda: call(depth + 1, index))
+
+    for index in range(5):
+        call(0, index)
+    found = analysis_of(scene)
+    assert FoundBy.NAME not in found.steps.found_by.tolist()
+    assert "frame # of call" in found.attribution.names.names.to_pylist()
 
 
 def test_what_compiles_is_no_step():

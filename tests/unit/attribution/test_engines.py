@@ -231,3 +231,4 @@ def test_a_million_distinct_names_add_less_than_a_second() -> None:
 
     unknown = spent("something with %d of %d")
     assert spent("execute_context_1(%d)_generation_3(%d)") < unknown + 1
+    assert spent("iteration %d of request %d: decode") < unknown + 1

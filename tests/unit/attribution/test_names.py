@@ -7,7 +7,7 @@ import pytest
 
 from nvprobe.attribution.names import clean_names
 from nvprobe.errors import UsageError
-from tests.oracle import clean
+from tests.oracle import clean, clean_all
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,50 @@ def test_torch_attributes_come_off(text: str, name: str, sequence: int, operator
     row = found.code[1]
     assert found.names[row].as_py() == name
     assert (found.sequence[1], found.operator_id[1]) == (sequence, operator)
+
+
+MIXES = {
+    "steps, some of which have more numbers": [
+        *(f"[engine] step {n}: {n % 3} requests" for n in range(10, 16)),
+        *(f"iter {n} of request {r}" for r in range(2) for n in range(4)),
+        *(f"epoch {e}/9 batch {n}" for e in range(2) for n in range(3)),
+        *(f"worker/decode-{n} (forward)" for n in range(5)),
+    ],
+    "too few, layers, parts of a step, paths of modules, numbers with units": [
+        *(f"iteration {n} of epoch 2 (warm)" for n in range(4)),
+        *(f"layer {n} forward" for n in range(6)),
+        *(f"decode_{n}_proj" for n in range(6)),
+        *(f"decode {n} layer {layer}" for n in range(3) for layer in range(3)),
+        *(f"model.decode.{n}.proj" for n in range(6)),
+        *(f"batch {n}k tokens" for n in range(6)),
+        *(f"frame {n}.5 (late)" for n in range(6)),
+        *(f"step {n} rank={rank}" for n in range(3) for rank in range(2)),
+    ],
+}
+
+
+@pytest.mark.parametrize("texts", MIXES.values(), ids=MIXES)
+def test_numbers_in_the_middle_of_names(texts: list[str]) -> None:
+    found = clean_names(pa.array(texts))
+    names = found.names.take(pa.array(found.code)).to_pylist()
+    expected = clean_all(texts)
+    assert dict(zip(texts, zip(names, found.index.tolist(), strict=True), strict=True)) == {
+        text: (name, index) for text, (name, index, _) in expected.items()
+    }
+
+
+def test_masks_are_names_of_steps() -> None:
+    found = clean_names(pa.array([text for texts in MIXES.values() for text in texts]))
+    like = dict(zip(found.names.to_pylist(), found.step_like.tolist(), strict=True))
+    masked = [name for name, mask in zip(like, found.masked.tolist(), strict=True) if mask]
+    assert masked == [
+        "[engine] step #: # requests", "iter # of request", "epoch #/# batch",
+        "worker/decode-# (forward)",
+    ]  # fmt: skip
+    assert all(like[name] for name in masked)
+    assert not like["decode 0 layer 0"]
+    assert found.index[:6].tolist() == [*range(10, 16)]
+    assert found.index[6:14].tolist() == [*range(4), *range(4)]
 
 
 def test_a_rule_of_the_users() -> None:
