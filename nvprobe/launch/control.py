@@ -10,6 +10,7 @@ run folder.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import subprocess
@@ -163,8 +164,8 @@ class Control:
         try:
             with urllib.request.urlopen(self.health, timeout=1) as answer:  # noqa: S310 - our own
                 return int(answer.status) == 200
-        except (OSError, ValueError):
-            return False
+        except (OSError, ValueError, http.client.HTTPException):
+            return False  # not there yet, or another protocol than HTTP
 
     def _progress(self) -> tuple[int, int]:
         """(steps, requests in the last one) of the process that has counted most."""

@@ -75,13 +75,17 @@ def test_both_nesting_orders(launch: Launcher, nsys: Nsys, order: str) -> None:
 def test_a_rank_that_dies_costs_no_other_its_report(launch: Launcher, nsys: Nsys) -> None:
     program = launch.script(
         """
-        import os, time, nvprobe
+        import os, pathlib, time, nvprobe
         rank = os.environ["RANK"]
         with nvprobe.range(f"work of rank {rank}"):
             pass
+        other = pathlib.Path("rank 0 has worked")
         if rank == "1":
+            while not other.exists():
+                time.sleep(0.05)
             raise SystemExit(3)
-        time.sleep(20)
+        other.touch()
+        time.sleep(60)  # until torchrun ends it
         """
     )
     result = launch(*TORCHRUN, *TWO_RANKS, program)

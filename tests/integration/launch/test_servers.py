@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 import urllib.request
@@ -19,24 +18,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.integration.launch.conftest import Launcher, left_after_a_while
+from tests.integration.launch.conftest import PATIENCE_S, Launcher, left_after_a_while
 
 pytestmark = [pytest.mark.nsys, pytest.mark.slow]
 pytest.importorskip("torch")
 
 SERVER = """
-import multiprocessing, os, signal, sys, time
+import itertools, multiprocessing, os, signal, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 def work(rank, ready):
     import torch, nvprobe
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as engines do: the front ends them
     net = torch.nn.Linear(2, 2)
-    while True:
-        with nvprobe.step(), nvprobe.range(f"of rank {rank}"):
-            time.sleep(0.02)
-        ready.set()
+    for step in itertools.count():
+        with nvprobe.step(), nvprobe.range(f"{'early ' if step < 10 else ''}of rank {rank}"):
+            time.sleep(0.05)
+        if step == 10:
+            ready.set()
 
 class Health(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -86,7 +85,7 @@ def ranges(folder: Path) -> dict[str, int]:
 def test_a_client_is_recorded_with_all_workers_and_the_server_ends(
     launch: Launcher, method: str, port: int
 ) -> None:
-    client = f"{sys.executable} -c 'import time; time.sleep(1.0); print(\"asked\")'"
+    client = f"{sys.executable} -c 'import time; time.sleep(3); print(\"asked\")'"
     result = launch(
         "--client", client, "--no-analyze", str(engine(launch)), "serve", method,
         "--port", str(port),
@@ -95,57 +94,52 @@ def test_a_client_is_recorded_with_all_workers_and_the_server_ends(
     assert {"asked", "serving", "ended"} <= set(result.out.split())
     found = ranges(result.folder)
     for rank in range(2):
-        assert found.get(f"of rank {rank}", 0) > 5
+        assert found.get(f"of rank {rank}", 0) > 5, "of the 60 steps in three seconds"
     assert "VLLM_WORKER_MULTIPROC_METHOD=spawn" in result.err
     assert left_after_a_while(launch.environ["LAUNCH_TEST_MARK"]) == []
 
 
 def test_steps_of_workers_open_and_close_the_window(launch: Launcher, port: int) -> None:
     result = launch(
-        "--steps", "40:80", "--no-analyze", str(engine(launch)), "serve", "spawn",
+        "--steps", "40:160", "--no-analyze", str(engine(launch)), "serve", "spawn",
         "--port", str(port),
     )  # fmt: skip
-    assert result.code == 0
+    assert result.code == 0, "the window closed, after which the server was ended"
     found = ranges(result.folder)
-    assert 10 < found["of rank 0"] < 120
-    assert "steps 40:80" in result.run["window"]
+    assert found.get("of rank 0", 0) + found.get("of rank 1", 0) > 10, "of 120 in six seconds"
+    assert not {"early of rank 0", "early of rank 1"} <= found.keys(), "steps before the window"
+    assert "steps 40:160" in result.run["window"]
 
 
 def test_a_window_of_time_ends_the_server(launch: Launcher, port: int) -> None:
     result = launch(
-        "--delay", "15", "--duration", "1", "--no-analyze", str(engine(launch)), "serve", "spawn",
+        "--delay", "25", "--duration", "2", "--no-analyze", str(engine(launch)), "serve", "spawn",
         "--port", str(port),
     )  # fmt: skip
     assert result.code == 0
     found = ranges(result.folder)
-    assert 5 < found["of rank 0"] < 80, "a second of steps of 20 ms"
+    assert found["of rank 0"] > 5, "of 40 steps in two seconds"
+    assert "early of rank 0" not in found, "steps before the window"
 
 
 def test_a_trigger_from_another_shell(launch: Launcher, port: int) -> None:
-    script = engine(launch)
-    command = [sys.executable, "-m", "nvprobe", "launch", "--trigger", "--no-analyze", "-o", "run"]
-    command += [str(script), "serve", "spawn", "--port", str(port)]
-    environ = {**launch.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=launch.folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as running:
-        state = launch.folder / "run" / "control.json"
-        until(lambda: state.exists() and answers(port))
+    words = ("--trigger", str(engine(launch)), "serve", "spawn", "--port", str(port))
+    running = launch.start(*words)
+    state = launch.wait_for("run/control.json")
+    until(lambda: answers(port))
 
-        def trigger() -> str:
-            done = subprocess.run(
-                [sys.executable, "-m", "nvprobe", "trigger", "run", "--json"],
-                cwd=launch.folder, env=environ, capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            return str(json.loads(done.stdout)["state"])
+    def trigger() -> str:
+        done = launch.run_nvprobe("trigger", "run", "--json")
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["state"])
 
-        assert trigger() == "recording"
-        time.sleep(1)
-        assert trigger() == "closed"
-        running.send_signal(signal.SIGINT)
-        out = running.communicate(timeout=200)[0].decode()
-    assert running.returncode == 3, f"the server's own code passes through\n{out}"
-    assert {"of rank 0", "of rank 1"} <= ranges(launch.folder / "run").keys()
+    assert trigger() == "recording"
+    time.sleep(3)
+    assert trigger() == "closed"
+    running.send_signal(signal.SIGINT)
+    result = launch.finish(running)
+    assert result.code == 3, f"the server's own code passes through\n{result.err}"
+    assert {"of rank 0", "of rank 1"} <= ranges(result.folder).keys()
     assert not state.exists()
 
 
@@ -158,7 +152,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def until(holds: Callable[[], bool], patience_s: float = 120) -> None:
+def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline
@@ -166,11 +160,7 @@ def until(holds: Callable[[], bool], patience_s: float = 120) -> None:
 
 
 def test_a_trigger_where_nothing_waits(launch: Launcher) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nvprobe", "trigger", "nowhere"],
-        cwd=launch.folder, env={**launch.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = launch.run_nvprobe("trigger", "nowhere")
     assert done.returncode == 2
     assert "no launch waits for a trigger there" in done.stderr
 

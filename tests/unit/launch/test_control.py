@@ -1,10 +1,12 @@
-"""Ending a server that does not end by itself, with real processes."""
+"""A server that does not end by itself, or answers something else, with real processes."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,17 +18,17 @@ from nvprobe.launch.options import Window
 SERVER = """
 import multiprocessing, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)      # and SIGTERM ends it before it ends its worker
-worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,), daemon=True)
 worker.start()
 print(worker.pid, flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 
 
 def test_workers_end_with_a_server_that_only_sigterm_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(control, "_GRACE_S", 0.2)
+    monkeypatch.setattr(control, "_GRACE_S", 1.0)
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     worker = int(server.stdout.readline())
@@ -34,7 +36,7 @@ def test_workers_end_with_a_server_that_only_sigterm_ends(
         [], [], Window(), tmp_path, tmp_path, os.environ, print, ends_program=True
     )
     one.state = "closed"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while server.poll() is None and time.monotonic() < deadline:
         one.tick(server.pid)
         time.sleep(0.05)
@@ -43,3 +45,20 @@ def test_workers_end_with_a_server_that_only_sigterm_ends(
         time.sleep(0.05)
     server.stdout.close()
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_a_server_that_answers_in_another_protocol_is_not_ready_yet(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-another\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        health = f"http://127.0.0.1:{server.getsockname()[1]}/health"
+        asks = control.Control(
+            [], [], Window(), tmp_path, tmp_path, os.environ, print, client=["true"], health=health
+        )
+        asks.tick(os.getpid())
+    assert asks.state == "waiting"
