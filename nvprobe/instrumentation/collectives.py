@@ -122,7 +122,10 @@ def _called(
 def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Bytes of all tensors given; 0 where one of them does not say."""
     try:
-        return sum(_bytes(value) for value in (*args, *kwargs.values()))
+        from torch._C import DisableTorchFunction
+
+        with DisableTorchFunction():  # unseen by subclasses of tensors
+            return sum(_bytes(value) for value in (*args, *kwargs.values()))
     except Exception as error:
         log.debug("no size of a collective: %r", error)
         return 0

@@ -55,18 +55,22 @@ def _next_step(_done: int) -> None:
 
 
 def _copying(original: Any) -> Any:
+    from torch._C import DisableTorchFunction
+    from torch.overrides import has_torch_function_unary
+
     to_cuda = original.__name__ == "cuda"
 
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The same; a copy that leaves the host is a phase."""
-        if (
-            compiling_module.compiling()
-            or self.device.type != "cpu"
-            or not (to_cuda or _leaves(args, kwargs))
-        ):
+        if compiling_module.compiling():
             return original(self, *args, **kwargs)
-        if not _ranged(self):
+        if has_torch_function_unary(self):  # a subclass or mode sees who asks for an attribute
+            with DisableTorchFunction():
+                ranged = _ranged(self, to_cuda or _leaves(args, kwargs))
+        else:
+            ranged = _ranged(self, to_cuda or _leaves(args, kwargs))
+        if not ranged:
             return original(self, *args, **kwargs)
         if sidecar.is_open() and places.due(_openings):
             places.note("h2d", Category.PHASE, places.CALLED, places.caller(1))
@@ -82,9 +86,11 @@ def _copying(original: Any) -> Any:
     return copy
 
 
-def _ranged(tensor: Any) -> bool:
-    """Whether this copy has a range: a large one, or one of the first of its step."""
+def _ranged(tensor: Any, leaves: bool) -> bool:
+    """Whether a copy that leaves the host has a range: a large one, or a first one of its step."""
     global _small, _openings
+    if not leaves or tensor.device.type != "cpu":
+        return False
     if tensor.numel() * tensor.element_size() < LARGE:
         _small += 1
         if _small > MOST:

@@ -196,13 +196,13 @@ def _open_scope(label: Label) -> None:
     """
     stack = _scopes()
     name = scope = None
-    if _profiling():
+    if _profiling() and not _traced():
         name = name_of(label)
         if not (stack and stack[-1][0] == name and _is_phase(label, name)):
             from torch.profiler import record_function
 
             scope = record_function(name)
-            scope.__enter__()
+            _unseen(scope.__enter__)
     stack.append((name, scope))
 
 
@@ -214,7 +214,24 @@ def _close_scope() -> None:
     stack = _scopes()
     _, scope = stack.pop() if stack else (None, None)
     if scope is not None:
-        scope.__exit__(None, None, None)
+        _unseen(scope.__exit__, None, None, None)
+
+
+def _unseen(begin_or_end: Callable[..., object], *error: None) -> None:
+    """Open or close a scope past what the program has around operators: it is none of them.
+
+    A mode would print or count it, ``make_fx`` and ``torch.jit.trace`` take it into their graphs.
+    (Names of torch 2.6 to 2.13.)
+    """
+    from torch import _C
+
+    if not _C._len_torch_function_stack() and not _C._len_torch_dispatch_stack():
+        begin_or_end(*error)
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _C.DisableTorchFunction(), _disable_current_modes():
+        begin_or_end(*error)
 
 
 def _mark_scope(label: Label) -> None:
@@ -222,12 +239,23 @@ def _mark_scope(label: Label) -> None:
     _close_scope()
 
 
+muted = False
+"""Whether the profiler that runs is the program's own, and none of nvprobe's scopes are in it."""
+
+
 def _profiling() -> bool:
-    """Whether a torch profiler runs in this process (`_is_profiler_enabled`: torch 2.2 to 2.13)."""
+    """Whether a torch profiler runs for us (`_is_profiler_enabled`: torch 2.2 to 2.13)."""
     profiler = sys.modules.get("torch.autograd.profiler")
     if profiler is None:  # importing it here would bring torch into a program that has none
         return False
-    return bool(getattr(profiler, "_is_profiler_enabled", True))
+    return not muted and bool(getattr(profiler, "_is_profiler_enabled", True))
+
+
+def _traced() -> bool:
+    """Whether ``torch.jit.trace`` would take a scope into its graph."""
+    from torch import _C
+
+    return _C._get_tracing_state() is not None
 
 
 push: Callable[[Label], object] = nothing

@@ -85,7 +85,8 @@ def begins(torch: Any, outputs: Any, arguments: Iterable[Any]) -> tuple[bool, La
     try:
         before = _before(here, calls)
         if before is not None:
-            signature = _known(known, (before, *_of_engine(torch, outputs, arguments)))
+            with torch._C.DisableTorchFunction():  # unseen by subclasses of tensors
+                signature = _known(known, (before, *_of_engine(torch, outputs, arguments)))
     except Exception as error:  # a symbolic shape, an edge of the graph in place of a tensor
         log.debug("nodes are named, as these cannot be compared: %r", error)
     here.last = signature
@@ -133,16 +134,17 @@ def _note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
     made: tuple[Hashable, ...]
     try:
-        made = (
-            id(module),
-            module.training,
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled(),
-            module.__dict__.get("require_backward_grad_sync"),  # DDP: whether it reduces
-            _has_gradient(module),
-            _inputs(torch, args),
-            _inputs(torch, kwargs.values()),
-        )
+        with torch._C.DisableTorchFunction():
+            made = (
+                id(module),
+                module.training,
+                torch.is_grad_enabled(),
+                torch.is_autocast_enabled(),
+                module.__dict__.get("require_backward_grad_sync"),  # DDP: whether it reduces
+                _has_gradient(module),
+                _inputs(torch, args),
+                _inputs(torch, kwargs.values()),
+            )
         hash(made)
     except Exception:
         made = (object(),)  # equal to no other call
@@ -166,7 +168,8 @@ def _sizes_and_gradient(inputs: Any) -> tuple[Hashable, ...]:
     try:
         sizes = [one for one in inputs if isinstance(one, int)]
         parameters = (one for one in inputs if isinstance(one, torch.nn.Parameter))
-        return *sizes, *(one.grad is not None for one in itertools.islice(parameters, 1))
+        with torch._C.DisableTorchFunction():
+            return *sizes, *(one.grad is not None for one in itertools.islice(parameters, 1))
     except Exception:
         return (object(),)  # equal to no other call
 

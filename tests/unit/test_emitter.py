@@ -128,3 +128,39 @@ def test_a_phase_in_a_range_of_its_name_is_one_scope(recorder: Recorder):
         assert names.count("forward") == 5 and names.count("loss") == 1, names
     """
     recorder.run(code, NVPROBE_EMITTER="record_function")
+
+
+def test_scopes_are_in_no_graph_and_no_mode_of_the_program(recorder: Recorder):
+    code = """
+        import torch
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from nvprobe.instrumentation import emitter
+        label = emitter.label("scope", emitter.Category.USER)
+        def ranged(x):
+            emitter.push(label)
+            x = x + 1
+            emitter.pop()
+            return x
+        seen = []
+        class Dispatched(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.append(str(function))
+                return function(*args, **(kwargs or {}))
+        class Called(TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                seen.append(function.__name__)
+                return function(*args, **(kwargs or {}))
+        x = torch.ones(1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for mode in (Dispatched(), Called()):
+                with mode:
+                    ranged(x)
+            graphs = torch.jit.trace(ranged, x, check_trace=False).code, make_fx(ranged)(x).code
+        assert seen == ["aten.add.Tensor", "add"], seen
+        assert not any("record" in graph for graph in graphs), graphs
+        print(sum(event.count for event in profile.key_averages() if event.key == "scope"))
+    """
+    scopes = recorder.run(code, NVPROBE_EMITTER="record_function").stdout
+    assert int(scopes) >= 3, "those of the modes and of make_fx"

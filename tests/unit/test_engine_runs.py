@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from nvprobe.instrumentation import autograd, awake, emitter, engine_runs, forwards
+from nvprobe.instrumentation import (
+    autograd,
+    awake,
+    collectives,
+    copies,
+    emitter,
+    engine_runs,
+    forwards,
+)
 from nvprobe.instrumentation.forwards import make_record
 from tests.unit.test_awake import state
 
@@ -181,3 +189,22 @@ def test_a_program_that_ends_the_profiler_itself_goes_on(marks, monkeypatch):
     net(torch.ones(2, 4)).sum().backward()
     assert net.weight.grad is not None
     assert begun(marks)
+
+
+def test_subclasses_of_tensors_are_not_asked(marks: list[str]):
+    asked: list[str] = []
+
+    class Own(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, *given: Any, **kwargs: Any) -> Any:
+            asked.append(function.__name__)
+            return super().__torch_function__(function, *given, **kwargs)
+
+    copy = copies._copying(torch.Tensor.to)
+    engine_runs.recording()
+    net, given = Net(), torch.ones(2, 4).as_subclass(Own)
+    loss = net(copy(given, torch.float32)).sum()
+    torch.autograd.backward(loss)
+    assert not {"__get__", "numel", "element_size"} & set(asked)
+    assert collectives._size((given,), {}) == 32
+    assert "numel" not in asked

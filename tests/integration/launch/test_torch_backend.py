@@ -169,3 +169,49 @@ def test_overhead_of_the_torch_backend_is_measured_after_an_early_window(bare: L
     assert result.code == 0, result.err
     groups = [(one["kind"], one["first"], one["end"]) for one in result.run["step_groups"]]
     assert groups == [("window", 3, 5), ("bare", 6, 11), ("bare", 11, 16)]
+
+
+THREADS = """
+import threading, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+for steps in (6, 6):
+    thread = threading.Thread(target=train, args=(steps,))
+    thread.start()
+    thread.join()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("steps", ["0:4", "4:9"])
+def test_steps_of_threads(bare: Launcher, steps: str) -> None:
+    """Torch crashes where another thread than its own stops a profiler."""
+    result = bare("--steps", steps, "python", "-c", THREADS)
+    assert (result.code, result.out) == (0, "trained\n"), result.err
+    assert events(result.folder)
+
+
+OWN = """
+import torch
+from torch.profiler import profile, ProfilerActivity
+model = torch.nn.Linear(2, 2)
+for _ in range(3):
+    with profile(activities=[ProfilerActivity.CPU]) as own:
+        model(torch.ones(1, 2))
+    print(*sorted(event.key for event in own.key_averages()))
+"""
+
+
+def test_a_program_with_a_profiler_of_its_own(bare: Launcher) -> None:
+    """Torch crashes where two profilers end; the program's records what it does without us."""
+    result = bare("--backend", "torch", "python", "-c", OWN)
+    assert result.code == 0, result.err
+    assert len(set(result.out.splitlines())) == 1
+    assert "forward" not in result.out
+    assert "Linear" not in result.out
+    assert "the trace ends here" in result.err
+    assert events(result.folder)
