@@ -71,13 +71,13 @@ def step_rows(words: list[str]) -> Iterator[dict[str, Any]]:
     """The rows of step_cost.py, one by one; what it says of a failure as the last one."""
     command = [sys.executable, str(STEP_COST), *words]
     with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(
+        with subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=said, text=True
-        )
-        assert child.stdout is not None
-        for line in child.stdout:
-            yield json.loads(line)
-        if child.wait():
+        ) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                yield json.loads(line)
+        if child.returncode:
             said.seek(0)
             yield {"error": said.read()[-1500:] or "the weights differ"}
 

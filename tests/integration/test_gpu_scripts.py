@@ -1,0 +1,55 @@
+"""The scripts of scripts/gpu start without a GPU, and keep what they measured."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytest.importorskip("torch")
+GPU = ROOT / "scripts" / "gpu"
+HELP = """
+import runpy, sys
+for script in sys.argv[1:]:
+    sys.argv = [script, "--help"]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        assert ended.code in (0, None), script
+"""
+
+
+def functions(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(GPU / f"{name}.py"))
+
+
+def test_every_script_can_say_what_it_does() -> None:
+    """In one process: all that they import at their start is there, and their options are sound."""
+    scripts = sorted(
+        str(file)
+        for file in GPU.glob("*.py")
+        if {"ArgumentParser", "pair_runner"} & set(re.findall(r"\w+", text := file.read_text()))
+        and "__main__" in text
+    )
+    assert {str(GPU / "pairs.py"), str(GPU / "judge_programs.py")} < set(scripts)
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, *scripts], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("usage:") == len(scripts)
+
+
+def test_rows_leave_no_pipe_open(tmp_path: Path) -> None:
+    """Else a test that reads them fails by a warning after it."""
+    program = tmp_path / "rows.py"
+    program.write_text("print('{\"row\": 1}')")
+    script = functions("annotate_cost")
+    script["step_rows"].__globals__["STEP_COST"] = program
+    assert list(script["step_rows"]([])) == [{"row": 1}]
