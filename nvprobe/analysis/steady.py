@@ -53,10 +53,11 @@ class SteadySteps:
 
 def steady_steps(attribution: Attribution, steps: Steps) -> SteadySteps | None:
     """The steady steps of a whole run; ``None`` where nothing much is to be left out."""
-    working = steps.ops > 0
+    weight = steps.gpu_ns if len(attribution.trace.ops) else steps.wall_ns
+    working = steps.ops > 0 if len(attribution.trace.ops) else steps.wall_ns > 0
     if np.count_nonzero(working) < FEWEST:
         return None
-    process = int(np.bincount(steps.process, weights=steps.gpu_ns).argmax())
+    process = int(np.bincount(steps.process, weights=weight).argmax())
     rows = np.flatnonzero((steps.process == process) & working)
     kept = rows[_settled(steps, rows) :]
     trace = attribution.trace
@@ -80,11 +81,13 @@ def left_out(attribution: Attribution) -> LeftOut | None:
 
 
 def _captured(attribution: Attribution) -> tuple[int, int]:
-    """From the first to the last record of calls and ops."""
-    calls, ops = attribution.trace.calls, attribution.trace.ops
-    starts = [int(table.start.min()) for table in (calls, ops) if len(table)]
-    ends = [int(table.end.max()) for table in (calls, ops) if len(table)]
-    return min(starts), max(ends)
+    """From the first to the last record of calls and ops, of ranges where there are neither."""
+    trace = attribution.trace
+    tables = [table for table in (trace.calls, trace.ops) if len(table)] or [trace.ranges]
+    return (
+        min(int(table.start.min()) for table in tables),
+        max(int(table.end.max()) for table in tables),
+    )
 
 
 def _settled(steps: Steps, rows: Column) -> int:

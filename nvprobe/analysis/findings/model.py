@@ -218,13 +218,14 @@ class Evidence:
     def steady(self) -> Column:
         """Rows of the steps that stand for the loop: without a first one that warms up.
 
-        A step without ops is none: what is left when the loop has ended.
+        A step without ops is none, what is left when the loop has ended, but on the CPU.
         """
+        working = self.steps.ops > 0
         if self.steps.steady is not None:
-            return np.flatnonzero(self.steps.steady & (self.steps.ops > 0))
-        rows = np.flatnonzero(self.steps.ops > 0) if (self.steps.ops > 0).any() else None
-        if rows is None:
+            return np.flatnonzero(self.steps.steady & (working if working.any() else True))
+        if not working.any():
             return np.arange(len(self.steps))
+        rows = np.flatnonzero(working)
         wall = self.steps.wall_ns[rows]
         if len(wall) >= 3 and wall[0] > 2 * np.median(wall[1:]):
             rows = rows[1:]

@@ -151,7 +151,7 @@ class Scene:
 
     def _calls(self, row: dict[str, int]) -> Calls:
         n = len(self.calls)
-        start, end, name = zip(*self.calls, strict=True)
+        start, end, name = zip(*self.calls, strict=True) if n else ((), (), ())
         zero = np.zeros(n, np.int64)
         return Calls(zero, zero, np.arange(n) + 1, start, end, [row[one] for one in name])
 

@@ -183,6 +183,19 @@ def test_a_whole_run_is_told_by_its_steady_steps() -> None:
     assert everything.ledger.total.ops == len(trace.ops)
 
 
+def test_the_steady_steps_of_a_run_without_a_gpu() -> None:
+    scene = Scene()
+    for number in range(12):
+        cost = 900 * US if number == 0 else 10 * US
+        scene.inside(f"step {number}", lambda cost=cost: scene.host(cost))
+    analysis = analyze(select(scene.trace(), Selection()))
+    assert analysis.left_out is not None
+    assert (analysis.left_out.warmup_steps, analysis.left_out.warmup_ns) == (1, 900 * US)
+    assert analysis.steps.shown.wall_ns.tolist() == [10 * US] * 11
+    assert analysis.profiler is not None
+    assert analysis.profiler.profiled_ns == 10 * US
+
+
 @pytest.mark.skipif(not (CORPUS / "runs").exists(), reason=f"no corpus at {CORPUS}")
 def test_generation_of_the_corpus() -> None:
     analysis = analyze(select(load(CORPUS / "runs" / "gen"), Selection()))
