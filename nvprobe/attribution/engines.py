@@ -217,6 +217,15 @@ def parse(texts: pa.StringArray, rules: Sequence[str] = ()) -> Parsed:
     return _joined(found)
 
 
+def unmatched(texts: pa.StringArray, rules: Sequence[str]) -> list[str]:
+    """The user's rules that match none of the texts."""
+    return [
+        rule
+        for rule in rules
+        if not pc.any(_fields(texts, _own(rule), from_user=True).is_valid()).as_py()
+    ]
+
+
 def _own(rule: str) -> Form:
     """The user's own form: a step."""
     return Form("--step-name", "", f"(?:{rule})", "" if "(?P<name>" in rule else "step")
@@ -230,13 +239,13 @@ def _candidates(texts: pa.StringArray) -> Column:
 
 
 def _fields(texts: pa.StringArray, form: Form, *, from_user: bool) -> pa.StructArray:
+    whole = f"(?P<whole_name>{form.pattern})" if from_user else form.pattern
     try:
-        whole = f"(?P<whole_name>{form.pattern})" if from_user else form.pattern
         found = pc.extract_regex(texts, f"^{whole}$")
     except pa.ArrowInvalid as error:
         if not from_user:
             raise
-        why = str(error).splitlines()[0]
+        why = str(error).splitlines()[0].removesuffix(f": ^{whole}$")
         raise UsageError(f"--step-name {form.pattern[3:-1]!r}: {why}") from error
     names = {field.name for field in found.type} - {"whole_name"}
     unknown = names - _GROUPS

@@ -91,10 +91,24 @@ def analysis_of(
 
         chosen = Selection() if selection is None else selection  # one of step names alone is falsy
         attribution = select(trace, chosen, index_rules)
+        settings.note_all(_unused_names(trace, chosen.step_names))
         stage("analyzing")
         from nvprobe.analysis import analyze
 
         return analyze(attribution, snapshot, client)
+
+
+def _unused_names(trace: Trace, rules: Sequence[str]) -> list[str]:
+    """A line for each ``--step-name`` that no range has."""
+    if not rules:
+        return []
+    import pyarrow as pa
+
+    from nvprobe.attribution.engines import unmatched
+    from nvprobe.attribution.labels import labels
+
+    names = labels(pa.array(set(trace.texts(trace.ranges.name)), pa.string())).names
+    return [f"--step-name {rule!r}: no range has such a name" for rule in unmatched(names, rules)]
 
 
 def exports_beside(settings: Settings, inputs: Sequence[str]) -> None:

@@ -210,7 +210,7 @@ def test_a_rule_of_the_user_names_steps() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("(", "--step-name '\\('"),
+        ("(", r"--step-name '\(': Invalid regular expression: missing \)$"),
         (r"(?P<number>\d+)", "number.*means nothing; groups are"),
         (r"(\d+)", "--step-name"),
         (r"(?P<iteration>.*)", "--step-name"),
