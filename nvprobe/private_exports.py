@@ -35,7 +35,10 @@ _VARIABLE = "[A-Za-z_]*=*"
 @contextlib.contextmanager
 def private_folder(beside: Path) -> Iterator[Path]:
     """A folder next to ``beside`` that only its owner can enter, for a file in the making."""
-    folder = Path(tempfile.mkdtemp(prefix=".nvprobe-", dir=beside.parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".nvprobe-", dir=beside.parent))
+    except OSError as error:  # about what the user named, not about this folder
+        raise OSError(error.errno, error.strerror, str(beside)) from error
     try:
         yield folder
     finally:

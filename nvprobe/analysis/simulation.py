@@ -74,7 +74,9 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
     waited = waits(attribution, found)
     by, good = replay_of(attribution, found, waited)
     if good is None:
-        raise UsageError("no replay: the capture has no three steps with launches of the GPU")
+        raise UsageError(
+            "no replay: it needs three steps with GPU work, which the capture does not have"
+        )
     if by is None:
         error = max(good.error, good.usual_error)
         raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")
@@ -96,9 +98,9 @@ def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
     """All changes, one after the other."""
     edits = [
         *(remove_sync(few, _at_line(few, line, syncs)) for line in asked.remove_sync),
-        *(cuda_graph(few, _events_in(few, path)) for path in asked.cuda_graph),
+        *(cuda_graph(few, _launches_in(few, path)) for path in asked.cuda_graph),
         *(_faster(few, name, times) for name, times in asked.speed_up.items()),
-        *(overlap_upload(few, _ops_in(few, path)) for path in asked.overlap),
+        *(overlap_upload(few, _copies_in(few, path)) for path in asked.overlap),
         *(_without(few, path) for path in asked.drop),
         *([_batch(few, asked.batch)] if asked.batch != 1 else []),
     ]
@@ -170,7 +172,10 @@ def _of_class(classes: OpClasses, name: str) -> Column:
 
 
 def _without(few: Sample, path: str) -> Edit:
-    events, ops = _events_in(few, path), _ops_in(few, path)
+    paths = _matching(few, "--drop", path)
+    events, ops = _events_in(few, paths), _ops_in(few, paths)
+    if not (events.any() or ops.any()):
+        raise UsageError(f"--drop {path}: nothing of the steps is in this path")
 
     def edit(model: Model, level: Level) -> None:
         changes.drop(model, events)
@@ -190,23 +195,42 @@ def _at_line(few: Sample, line: str, syncs: Syncs) -> Column:
     return np.asarray(events)
 
 
-def _matching(few: Sample, pattern: str) -> Column:
+def _matching(few: Sample, option: str, pattern: str) -> Column:
     """Bool per path, the last one for none: it matches, or is below one that does."""
     paths = few.attribution.paths
     texts = paths.texts()
     own = [fnmatchcase(one, pattern) or fnmatchcase(shown_path(one), pattern) for one in texts]
     out = np.array([*own, False], bool)
     if not out.any():
-        raise UsageError(f"{pattern!r}: the capture has no such path")
+        raise UsageError(
+            f"{option} {pattern}: not a path of the capture (--show ranges lists them)"
+        )
     for depth in range(1, int(paths.depth.max(initial=0)) + 1):
         rows = np.flatnonzero(paths.depth == depth)
         out[rows] |= out[paths.parent[rows]]
     return out
 
 
-def _events_in(few: Sample, pattern: str) -> Column:
-    return np.asarray(_matching(few, pattern)[few.path] & (few.events.call >= 0))
+def _launches_in(few: Sample, pattern: str) -> Column:
+    events = _events_in(few, _matching(few, "--cuda-graph", pattern))
+    if not events.any():
+        raise UsageError(f"--cuda-graph {pattern}: nothing is launched in this path")
+    return events
 
 
-def _ops_in(few: Sample, pattern: str) -> Column:
-    return np.asarray(_matching(few, pattern)[few.attribution.owner[few.op]])
+def _copies_in(few: Sample, pattern: str) -> Column:
+    ops = _ops_in(few, _matching(few, "--overlap", pattern))
+    copies = ops & (few.attribution.trace.ops.kind[few.op] == OpKind.MEMCPY)
+    if not copies.any():
+        raise UsageError(f"--overlap {pattern}: nothing is copied in this path")
+    return np.asarray(copies)
+
+
+def _events_in(few: Sample, paths: Column) -> Column:
+    """Bool per event: a call in these paths."""
+    return np.asarray(paths[few.path] & (few.events.call >= 0))
+
+
+def _ops_in(few: Sample, paths: Column) -> Column:
+    """Bool per op of the sample: of these paths."""
+    return np.asarray(paths[few.attribution.owner[few.op]])

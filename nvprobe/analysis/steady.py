@@ -83,11 +83,9 @@ def left_out(attribution: Attribution) -> LeftOut | None:
 def _captured(attribution: Attribution) -> tuple[int, int]:
     """From the first to the last record of calls and ops, of ranges where there are neither."""
     trace = attribution.trace
-    tables = [table for table in (trace.calls, trace.ops) if len(table)] or [trace.ranges]
-    return (
-        min(int(table.start.min()) for table in tables),
-        max(int(table.end.max()) for table in tables),
-    )
+    times = [(table.start, table.end) for table in (trace.calls, trace.ops) if len(table)]
+    times = times or [(trace.ranges.start, attribution.tree.end)]
+    return min(int(start.min()) for start, _ in times), max(int(end.max()) for _, end in times)
 
 
 def _settled(steps: Steps, rows: Column) -> int:

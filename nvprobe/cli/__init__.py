@@ -10,10 +10,12 @@ import contextlib
 import difflib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -57,7 +59,7 @@ COMMANDS = {
     ),
     "demo": (
         "nvprobe.cli.demo",
-        "Show the report of a small H200 capture that ships along.",
+        "Show the report of a small H200 capture that ships with nvprobe.",
     ),
     "export": (
         "nvprobe.cli.export",
@@ -174,7 +176,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of an old locale: rather a ? than no report
             stream.reconfigure(errors="replace")
-    sys.exit(_run(settings, arguments))
+    with _remembered_interrupt(settings):
+        code = _run(settings, arguments)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _remembered_interrupt(settings: Settings) -> Iterator[None]:
+    """Note Ctrl-C, too: libraries that are just being imported can make other errors of it."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        settings.interrupted = True
+        signal.default_int_handler(number, frame)
+
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _run(settings: Settings, arguments: Sequence[str] | None) -> int:
@@ -193,6 +216,9 @@ def _run(settings: Settings, arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if settings.verbosity >= 2:
             raise
+        if settings.interrupted:
+            click.echo("nvprobe: interrupted", err=True)
+            return INTERRUPTED
         click.echo(f"nvprobe: {_one_line(error)}", err=True)
         return error.exit_code if isinstance(error, NvprobeError) else 1
     return code if isinstance(code, int) else 0

@@ -18,7 +18,7 @@ from nvprobe.cli.view import show, tree_view, view_options
 @common_options
 @click.pass_obj
 def command(settings: Settings, /, **options: Any) -> None:
-    """Show the report of a small H200 capture that ships along.
+    """Show the report of a small H200 capture that ships with nvprobe.
 
     Four training steps of a 3-block transformer under nsys 2025.3; most kernels were launched by
     the autograd thread. Needs no GPU, no nsys and no torch.

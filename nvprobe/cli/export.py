@@ -104,6 +104,7 @@ def _write(analysis: Analysis, kind: str, path: Path) -> None:
     if kind == "sqlite":
         from nvprobe.report.database import write_database
 
+        path.touch()  # where it cannot be made this says why, and SQLite does not
         write_database(analysis, path)
     elif kind == "perfetto":
         from nvprobe.report.perfetto import write_perfetto

@@ -61,7 +61,7 @@ def spare_inputs(target: Path | None, inputs: Iterable[str]) -> None:
     for given in inputs:
         with contextlib.suppress(OSError):
             if target.samefile(given):
-                raise UsageError(f"{in_words(target)} is an input; choose another --output")
+                raise UsageError(f"{in_words(target)} is an input; choose another output")
 
 
 def as_typed(error: InputError, inputs: Iterable[str]) -> InputError:
@@ -82,7 +82,7 @@ def as_typed(error: InputError, inputs: Iterable[str]) -> InputError:
 
 def not_written(path: Path, fault: object) -> InputError:
     """The error for a file or folder that cannot be made."""
-    return InputError(f"cannot write {in_words(path)}: {fault}; choose another --output")
+    return InputError(f"cannot write {in_words(path)}: {fault}; choose another output")
 
 
 def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:

@@ -40,6 +40,8 @@ def trace_of(inputs: Sequence[str], *, python_stacks: bool | None = None) -> Tra
 
 def _file(given: str, spooled: Path) -> str:
     """The input itself, or what comes out of a pipe as a file."""
+    if not given:
+        raise UsageError("an INPUT is empty, as from a variable that is not set")
     if given != "-" and not Path(given).is_fifo():
         return given
     place = spooled.with_name("stdin" if given == "-" else spooled.name)

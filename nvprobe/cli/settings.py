@@ -21,6 +21,8 @@ class Settings:
     as_json: bool = False
     output: Path | None = None
     force: bool = False
+    interrupted: bool = False
+    """Whether Ctrl-C came."""
 
     @property
     def quiet(self) -> bool:

@@ -20,6 +20,8 @@ _REPORT = b"NVIDIA Tegra Profiler Report"
 _TRACE_NAME = re.compile(r"^(?!\.).*(?:trace|rank[._-]?\d|worker[._-]?\d).*\.json(?:\.gz)?$")
 """Names that torch, tensorboard, HTA and nvprobe give to traces."""
 _JSON_NAME = re.compile(r"^(?!\.).*\.json(?:\.gz)?$")
+_RANK_FOLDER = re.compile(r"(?:rank|process)\d+(?:-\d+)?")
+"""Names of the folders of a job's ranks, as `nvprobe launch` gives them."""
 _BEGINNING = 1 << 16
 _TRACE_BEGINNING = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
 _BOM = b"\xef\xbb\xbf"
@@ -104,13 +106,16 @@ def _folder(path: Path) -> Format:
         return Format.RUN_FOLDER
     if any((path / f"StringIds.{kind}").is_file() for kind in ("parquet", "arrow")):
         return Format.NSYS_PARQUET
-    ranks = sorted(file.parent.name for file in path.glob("*/run.json"))
-    if ranks:
+    runs = sorted(file.parent.name for file in path.glob("*/run.json"))
+    if any(_RANK_FOLDER.fullmatch(name) for name in runs):
         raise unusable(
             path,
-            f"holds the runs of {len(ranks)} ranks",
-            f"nvprobe ranks compares them; or give one of them, such as {ranks[0]}",
+            f"holds the runs of {len(runs)} ranks",
+            f"nvprobe ranks compares them; or give one of them, such as {runs[0]}",
         )
+    if runs:
+        count = f"{len(runs)} runs" if len(runs) > 1 else "a run"
+        raise unusable(path, f"is a folder with {count}", f"give one, such as {path / runs[-1]}")
     if trace_files(path):
         return Format.RUN_FOLDER
     if next(path.iterdir(), None) is None:

@@ -72,16 +72,19 @@ def test_changes_are_made_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "message"),
     [
-        {"drop": ["step/nothing"]},
-        {"remove_sync": ["train.py:1"]},
-        {"speed_up": {"nonsense": 2.0}},
-        {"speed_up": {"attention": 2.0}},
+        ({"drop": ["step/nothing"]}, "--drop step/nothing: not a path of the capture"),
+        ({"remove_sync": ["train.py:1"]}, "--remove-sync train.py:1: nothing synchronizes there"),
+        ({"speed_up": {"nonsense": 2.0}}, "--speed-up nonsense: classes are"),
+        ({"speed_up": {"attention": 2.0}}, "--speed-up attention: no op of the steps"),
+        ({"overlap": ["step/nothing"]}, "--overlap step/nothing: not a path of the capture"),
+        ({"overlap": ["step/forward"]}, "--overlap step/forward: nothing is copied in this path"),
+        ({"cuda_graph": ["step/nothing"]}, "--cuda-graph step/nothing: not a path of the capture"),
     ],
 )
-def test_what_the_capture_does_not_have_is_refused(asked: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
+def test_what_the_capture_does_not_have_is_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         simulated(**asked)
 
 

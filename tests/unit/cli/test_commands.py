@@ -196,7 +196,7 @@ def test_a_read_only_folder_is_told_by_the_name_that_was_asked_for(capsys, tmp_p
     assert code == 1
     assert err == (
         f"nvprobe: cannot write {tmp_path / 'x.txt'}: Read-only file system; "
-        "choose another --output\n"
+        "choose another output\n"
     )
 
 

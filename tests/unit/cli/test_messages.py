@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -104,3 +106,37 @@ def test_stdin_and_pipes_are_read(capsys, demo, tmp_path, monkeypatch):
     writer.start()
     assert "CPU only" in run(capsys, "analyze", str(pipe))[1]
     writer.join()
+
+
+def test_a_folder_of_runs_names_the_last_one(capsys, tmp_path):
+    for name in ("20260101-train", "20260102-train"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    code, _, err = run(capsys, "analyze", str(tmp_path))
+    assert code == 1
+    assert f"is a folder with 2 runs; give one, such as {tmp_path / '20260102-train'}" in err
+
+
+def test_an_empty_input_is_no_folder(capsys):
+    code, _, err = run(capsys, "analyze", "")
+    assert (code, err) == (2, "nvprobe: an INPUT is empty, as from a variable that is not set\n")
+
+
+def test_what_cannot_be_written_is_named_as_it_was_given(capsys, demo, tmp_path):
+    target = str(tmp_path / "nosuch" / "copy.sqlite")
+    assert run(capsys, "redact", str(demo), target)[2] == (
+        f"nvprobe: No such file or directory: {target!r}\n"
+    )
+    assert run(capsys, "export", str(demo), "--to", "sqlite", "-o", target)[2] == (
+        f"nvprobe: cannot write {target}: No such file or directory; choose another output\n"
+    )
+
+
+def test_an_interrupt_that_a_library_made_an_error_of(capsys, demo, monkeypatch):
+    def importing(*_: object, **__: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise AttributeError("partially initialized module")
+
+    monkeypatch.setattr("nvprobe.cli.pipeline.trace_of", importing)
+    assert run(capsys, "analyze", str(demo)) == (130, "", "nvprobe: interrupted\n")
