@@ -85,9 +85,10 @@ def command(
     """Say what differs between runs, why, and whether it is more than noise.
 
     A run is whatever "nvprobe analyze" takes, an analysis in JSON, or a folder with several runs.
-    Give one run a side, or several: compare --before A1 A2 --after B1 B2. With --fail-on-regression
-    or budgets in [tool.nvprobe.budget] the exit code is 0, 3 (a budget is exceeded), or 4
-    (undecided). docs/compare.md says what is compared with what, and how to use it in CI.
+    Give one run per side, or several: compare --before A1 A2 --after B1 B2. With
+    --fail-on-regression or budgets in [tool.nvprobe.budget] the exit code is 0, 3 (a budget is
+    exceeded), or 4 (undecided). docs/compare.md says what is compared with what, and how to use
+    it in CI.
     """
     from nvprobe.cli.budgets import EXIT_CODES, budgets_of
     from nvprobe.cli.documents import documents_of
@@ -118,7 +119,7 @@ def _sides(
     if before and after and not runs:
         return before, after
     raise UsageError(
-        "give two runs, or several a side: nvprobe compare --before A1 A2 --after B1 B2"
+        "give two runs, or several per side: nvprobe compare --before A1 A2 --after B1 B2"
     )
 
 

@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Write every event with its owner, and every result, as tables.
 
-    For SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. ``--to perfetto``
+    For SQL, Datasette, pandas or DuckDB; docs/tables.md says what each column is. "--to perfetto"
     writes ranges, calls, streams, launches, idle causes and counters as a trace for
     ui.perfetto.dev. Filters choose what is written.
     """

@@ -68,10 +68,15 @@ class Window(click.ParamType):  # type: ignore[type-arg]
 
 _OPTIONS = (
     click.option(
-        "--process", "processes", type=int, multiple=True, metavar="PID", help="This process."
+        "--process",
+        "processes",
+        type=int,
+        multiple=True,
+        metavar="PID",
+        help="What this process did.",
     ),
     click.option(
-        "--device", "devices", type=int, multiple=True, metavar="N", help="Work on this GPU."
+        "--device", "devices", type=int, multiple=True, metavar="N", help="What ran on this GPU."
     ),
     click.option(
         "--thread",
@@ -79,7 +84,7 @@ _OPTIONS = (
         type=int,
         multiple=True,
         metavar="TID",
-        help="What this thread did and called for.",
+        help="What this thread did and launched.",
     ),
     click.option(
         "--domain",
@@ -102,7 +107,7 @@ _OPTIONS = (
         "--time",
         type=Window(),
         metavar="BEGIN:END",
-        help="What was called for in this time of the capture, as in 1.5s:2s.",
+        help="What was launched in this time of the capture, as in 1.5s:2s.",
     ),
     click.option(
         "--step-name",

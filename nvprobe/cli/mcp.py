@@ -20,8 +20,8 @@ import click
 def command(roots: tuple[Path, ...]) -> None:
     """Serve runs to a model over stdin and stdout, read-only.
 
-    The Model Context Protocol; needs its SDK: pip install 'mcp>=2.0'. docs/facts.md says
-    more.
+    Speaks the Model Context Protocol and needs its SDK: pip install 'mcp>=2.0.1'.
+    docs/facts.md says more.
     """
     from nvprobe.integrations.mcp_server import server
 

@@ -60,38 +60,38 @@ class Times(click.ParamType):  # type: ignore[type-arg]
     "--remove-sync",
     multiple=True,
     metavar="LINE",
-    help="Nothing waits at this line, as in train.py:31 (repeatable).",
+    help="Do not wait for the GPU at this line, as in train.py:31 (repeatable).",
 )
 @click.option(
     "--cuda-graph",
     multiple=True,
     metavar="PATH",
-    help="What is launched in this path, without a wait between, is CUDA graphs (repeatable).",
+    help="Launch what this path launches as CUDA graphs, one between two waits (repeatable).",
 )
 @click.option(
     "--speed-up",
     multiple=True,
     type=SpeedUp(),
     metavar="CLASS=TIMES",
-    help="Ops of this kernel family or class are so many times faster (repeatable).",
+    help="Run ops of this kernel family or class so many times faster (repeatable).",
 )
 @click.option(
     "--overlap",
     multiple=True,
     metavar="PATH",
-    help="The copies of this path run beside compute, a step ahead (repeatable).",
+    help="Run the copies of this path beside compute, a step ahead (repeatable).",
 )
 @click.option(
     "--drop",
     multiple=True,
     metavar="PATH",
-    help="What this path does on the host and on the GPU is not done (repeatable).",
+    help="Leave out what this path does on the host and on the GPU (repeatable).",
 )
 @click.option(
     "--batch",
     type=Times(),
     metavar="xN",
-    help="A step has N times as many examples, as in x2; the host's work stays.",
+    help="Give a step N times as many examples, as in x2; the host's work stays the same.",
 )
 @output_options
 @common_options
@@ -138,7 +138,7 @@ def _text(found: Simulation, asked: Asked, changed: bool) -> str:
         each = " per example" if times != 1 else ""
         words = f"{less:.0%} less" if less >= 0 else f"{-less:.0%} more"
         lines.append(f"With the changes {mid}, between {low} and {high}: {words}{each}")
-    lines += ["", "Critical path" + (" with the changes" if changed else "") + ", a step"]
+    lines += ["", "Critical path" + (" with the changes" if changed else "") + " of a step"]
     for row in (found.after if changed else found.before)[:ROWS]:
         where = shown_path(row.path or "outside of ranges")
         lines.append(

@@ -58,7 +58,7 @@ def server(roots: Sequence[Path]) -> MCPServer:
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
-        raise UsageError("nvprobe mcp needs its SDK: pip install 'mcp>=2.0'") from error
+        raise UsageError("nvprobe mcp needs its SDK: pip install 'mcp>=2.0.1'") from error
 
     made = MCPServer("nvprobe", instructions=_INSTRUCTIONS)
     tools = Tools(Runs(roots))

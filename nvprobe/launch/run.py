@@ -60,7 +60,7 @@ _LONG_EXPORT = 20 * 2**20
 
 _ENVIRONMENT_IN_REPORT = (
     "{} holds the environment of this machine's processes, as nsys writes it; {} does not: "
-    "hand that on"
+    "share that one"
 )
 
 

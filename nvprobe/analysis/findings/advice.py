@@ -177,11 +177,11 @@ _TRAINERS: dict[str, dict[str, _Advice]] = {
     },
     "elementwise_chain": {
         HUGGING_FACE: (
-            "TrainingArguments(torch_compile=True): Inductor fuses them into one kernel a chain",
+            "TrainingArguments(torch_compile=True): Inductor fuses them into one kernel per chain",
             'TrainingArguments(optim="adamw_torch_fused") where they are the optimizer\'s',
         ),
         LIGHTNING: (
-            "torch.compile(model) before Trainer.fit: Inductor fuses them into one kernel a chain",
+            "torch.compile(model) before Trainer.fit: Inductor fuses them, one kernel per chain",
             "fused=True for the optimizer of configure_optimizers, where they are the optimizer's",
         ),
     },

@@ -208,7 +208,7 @@ def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Itera
         },
         saves_ns=(int(most * _critical(evidence) / 4), most),
         advice=(
-            "torch.compile: Inductor fuses them into one kernel a chain",
+            "torch.compile: Inductor fuses them into one kernel per chain",
             "fused versions (fused norms, foreach or fused optimizers)",
         ),
     )

@@ -144,7 +144,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
             main(["simulate", str(path)])
         text = capsys.readouterr().out
         assert text.startswith("A step takes ")
-        assert "Critical path, a step" in text
+        assert "Critical path of a step" in text
         with pytest.raises(SystemExit) as code:
             main(["simulate", str(path), "--speed-up", "gemm"])
         assert code.value.code == 2
