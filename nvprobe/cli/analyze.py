@@ -15,6 +15,7 @@ from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
+    from nvprobe.comparison.budget import Budget
 
 
 @click.command("analyze")
@@ -74,6 +75,7 @@ def command(
     """
     from nvprobe.cli.pipeline import analysis_of, exports_beside
 
+    budgets = _budgets() if budget else []
     selection = selection_of(options)
     chosen = tree_view(**options)
     beside = [one for one in (memory_snapshot, client_results) if one]
@@ -94,20 +96,27 @@ def command(
         keep_json(analysis, also_json)
     if also_html is not None:
         keep_page(settings, analysis, also_html)
-    return _held_against_budgets(settings, analysis) if budget else 0
+    return _held_against(budgets, settings, analysis) if budget else 0
 
 
-def _held_against_budgets(settings: Settings, analysis: Analysis) -> int:
+def _budgets() -> list[Budget]:
+    """Those of the project; UsageError without any."""
+    from nvprobe.cli.budgets import budgets_of
+
+    found = budgets_of()
+    if not found:
+        raise UsageError("--budget: pyproject.toml has no [tool.nvprobe.budget]")
+    return found
+
+
+def _held_against(budgets: list[Budget], settings: Settings, analysis: Analysis) -> int:
     """Say what came of the budgets, on stderr; the exit code."""
-    from nvprobe.cli.budgets import EXIT_CODES, budgets_of
+    from nvprobe.cli.budgets import EXIT_CODES
     from nvprobe.comparison.budget import check_budgets
     from nvprobe.comparison.gate import gate
     from nvprobe.report.cells import visible
     from nvprobe.report.document import document
 
-    budgets = budgets_of()
-    if not budgets:
-        raise UsageError("--budget: pyproject.toml has no [tool.nvprobe.budget]")
     found = gate(check_budgets([document(analysis)], budgets))
     for check in found.checks:
         if check.outcome != "pass" or settings.verbosity > 0:

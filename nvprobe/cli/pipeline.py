@@ -19,6 +19,7 @@ from nvprobe.errors import InputError, UsageError
 if TYPE_CHECKING:
     from nvprobe.analysis.result import Analysis
     from nvprobe.analysis.selection import Selection
+    from nvprobe.attribution.model import Attribution
     from nvprobe.trace import Trace
 
 
@@ -98,6 +99,13 @@ def analysis_of(
         from nvprobe.analysis import analyze
 
         return analyze(attribution, snapshot, client)
+
+
+def steady_part(inputs: Sequence[str]) -> Attribution:
+    """What ``nvprobe analyze`` reports on without options: owners of the steady steps' work."""
+    from nvprobe.analysis.selection import Selection, select
+
+    return select(trace_of(inputs), Selection())
 
 
 def _unused_names(trace: Trace, rules: Sequence[str]) -> list[str]:

@@ -113,12 +113,11 @@ def command(
     without the profiler.
     """
     from nvprobe.analysis.simulation import Asked, simulate
-    from nvprobe.attribution import attribute
-    from nvprobe.cli.pipeline import trace_of
+    from nvprobe.cli.pipeline import steady_part
 
     spare_inputs(settings.output, list(inputs))
     asked = Asked(remove_sync, cuda_graph, dict(speed_up), overlap, drop, batch or 1.0)
-    found = simulate(attribute(trace_of(inputs)), asked)
+    found = simulate(steady_part(inputs), asked)
     changed = any((remove_sync, cuda_graph, speed_up, overlap, drop, batch))
     written = _json if settings.as_json else _text
     deliver(settings, written(found, asked, changed))

@@ -32,12 +32,11 @@ def command(settings: Settings, /, before: str, after: str, finding: int) -> Non
     replays.
     """
     from nvprobe.analysis.verification import verify
-    from nvprobe.attribution import attribute
-    from nvprobe.cli.pipeline import trace_of
+    from nvprobe.cli.pipeline import steady_part
     from nvprobe.report.console.format import time
 
     spare_inputs(settings.output, [before, after])
-    found = verify(attribute(trace_of([before])), attribute(trace_of([after])), finding)
+    found = verify(steady_part([before]), steady_part([after]), finding)
     if settings.as_json:
         deliver(settings, json.dumps({**asdict(found), "holds": found.holds}, indent=1))
         return

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from nvprobe.analysis.verdict import duration
+from nvprobe.attribution.model import shown_path
 from nvprobe.comparison.icicle import LEGEND, color, icicles
 from nvprobe.comparison.model import Comparison, Counter, Part, PathChange, StepComparison, Time
 from nvprobe.comparison.words import (
@@ -125,7 +126,7 @@ def _parts(step: StepComparison) -> str:
     shown = parts_shown(step, MOST_BARS)
     bars = _falls(shown)
     rows = [
-        (_text(part.path or "(no range)"),
+        (_text(shown_path(part.path or "(no range)")),
          _text(what_in_words(part.what), "short"),
          *_time(part)[:3], f"<td>{bar}</td>")
         for part, bar in zip(shown, bars, strict=True)
@@ -191,7 +192,7 @@ def _paths(step: StepComparison) -> str:
 
 
 def _path(one: PathChange) -> tuple[str, ...]:
-    names = path_names(one) if one.after is None or one.before else one.after
+    names = shown_path(path_names(one) if one.after is None or one.before else one.after)
     status = _text("" if one.status == "same" else one.status, "short")
     if one.gpu is not None:
         return (_text(names), status, *_time(one.gpu))

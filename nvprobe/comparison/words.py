@@ -91,7 +91,7 @@ def noise_in_words(found: Comparison) -> str:
     """The noise floor, and how it is known."""
     noise = found.noise
     assert noise is not None
-    how = f"measured on {noise.runs} runs" if noise.measured else "assumed: one run a side"
+    how = f"measured on {noise.runs} runs" if noise.measured else "assumed: one run per side"
     return f"Noise floor {noise.share:.1%} of a step ({how}); bold and colors: beyond it"
 
 

@@ -26,7 +26,7 @@ def warnings(facts: Facts) -> list[str]:
     if len(job.numbers) > 1 and not len(job.members):
         out.append(
             "no collective was recorded on two ranks: the clocks cannot be aligned, and a "
-            "straggler shows by host time alone"
+            "straggler shows by host time alone (launch --backend torch records those of gloo)"
         )
     if below := together(facts):
         named = ", ".join(called(group) for group in below[:_NAMED])

@@ -33,14 +33,15 @@ _NAMED = 8
 
 _TRY = {
     "compute": (
-        "look at what this rank computes more: uneven batches, padding, experts, work that only "
-        "one rank does",
+        "look at what this rank computes and the others do not: uneven batches, padding, experts, "
+        "work that only one rank does",
         "if its kernels are the same and slower, look at its GPU: clocks, power, temperature",
     ),
     "input": ("look at how this rank reads its data: its files, its workers, its shard",),
     "sync": ("look for a synchronization that only this rank makes: logging, checkpoints",),
     "host": (
-        "look at what its host does more: logging, checkpoints, a busy or slower CPU, pinning",
+        "look at what its host does and the others' do not: logging, checkpoints, a busy or slower "
+        "CPU, pinning",
         "nvprobe analyze of this rank says where its host time goes",
     ),
     "other": ("nvprobe analyze of this rank says what it waits for",),
@@ -79,7 +80,7 @@ def verdict(facts: Facts) -> str:
     if (slow := next(_slow_groups(facts), None)) is not None:
         return f"No straggler, but a slow network: {slow.title}"
     if not facts.groups:
-        return "No straggler: no collective was recorded on two ranks, and host times are alike"
+        return "No straggler shows by host time alone, and no collective was recorded on two ranks"
     waited, moved = (sum(getattr(g, name) for g in facts.groups) for name in _SPLIT)
     error = facts.job.clocks.error_ns or 0
     if len(together(facts)) == len(facts.groups):

@@ -198,7 +198,9 @@ def by_own_time(found: Work, step_ns: int | None) -> list[tuple[Straggler, Exces
 
     All ranks of a synchronous program take equally long for a step: what one spends longer in its
     own work the others spend waiting. So a straggler spends longer in some paths, and at least half
-    as much less in others.
+    as much less in others. What is longer in a backward pass is such waiting: collectives that
+    nothing records are those of DDP and FSDP there. Of two ranks that remain either may wait for
+    the other.
     """
     size, out = found.ns.shape[0], []
     if size < 2 or not found.ns.shape[1] or not step_ns:
@@ -210,8 +212,10 @@ def by_own_time(found: Work, step_ns: int | None) -> list[tuple[Straggler, Exces
     for rank in np.argsort(-gained, kind="stable").tolist():
         if gained[rank] > least and lost[rank] >= gained[rank] / 2:
             most = int(np.argmax(more[rank]))
+            if "backward" in (found.path[most] or "").split("/"):
+                continue
             usual = int(found.ns[rank][most] - more[rank][most])
             cause = _in_path(found, rank, most, usual)
             late = Straggler(rank, int(gained[rank]), 1.0, seen_in="host time")
             out.append((late, cause))
-    return out
+    return out if size > 2 or len(out) < 2 else []

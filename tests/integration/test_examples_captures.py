@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import nvprobe
 from nvprobe.analysis import Analysis, analyze
 from nvprobe.attribution import attribute
+from nvprobe.cli import cli
+from nvprobe.cli.settings import Settings
 from nvprobe.merging.load import load
 from tests.conftest import ROOT
 
@@ -109,3 +112,7 @@ def test_the_tutorial_is_of_its_program(tmp_path: Path) -> None:
     assert [program[line - 1].split()[0] for line in lines] == ["def", "for"]
     assert "def __getitem__" in program[lines[0] - 1]
     assert after.verdict.startswith("bound by copies")
+    runs = [str(tmp_path / name) for name in ("before", "after")]
+    held = CliRunner().invoke(cli, ["verify", *runs, "--json"], obj=Settings())
+    assert first.step_saving is not None
+    assert json.loads(held.output)["low"] == first.step_saving.low  # as the report has it

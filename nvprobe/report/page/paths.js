@@ -2,7 +2,7 @@
 
 /** What the width of a path can stand for: a field of its range, and its name here. */
 const QUANTITIES = {
-  gpu_ns: "GPU time", gpu_self_ns: "GPU time itself", idle_ns: "GPU idle", sync_ns: "waits",
+  gpu_ns: "GPU time", gpu_self_ns: "GPU self time", idle_ns: "GPU idle", sync_ns: "waits",
   wall_ns: "host time", exposed_comm_ns: "exposed communication", allocated_bytes: "memory allocated",
 };
 
@@ -78,7 +78,7 @@ class Paths {
   /** What the colors mean. */
   key() {
     if (this.quantity === "gpu_self_ns") {
-      return element("div", { class: "legend" }, element("b", {}, "GPU time itself"),
+      return element("div", { class: "legend" }, element("b", {}, "GPU self time"),
         legendEntry("little", SEQUENCE[0]), legendEntry("some", SEQUENCE[4]), legendEntry("most", SEQUENCE[7]));
     }
     const kinds = Object.keys(RANGE_KINDS).filter((kind) => this.ranges.some((/** @type {any} */ one) => one.kind === kind));

@@ -124,16 +124,16 @@ function inferenceSection() {
   return some(
     tableOf("Phases", "inference.phases", [
       col("phase", "phase", "text"), col("steps", "steps"), col("median", "wall_p50_ns", "ns", { bar: true }), col("p90", "wall_p90_ns", "ns"), col("p99", "wall_p99_ns", "ns"),
-      col("GPU busy", "busy_ns", "ns"), col("from begin to begin", "interval_ns", "ns"), col("between steps", "gap_ns", "ns"), col("all", "total_ns", "ns"),
+      col("GPU busy", "busy_ns", "ns"), col("interval", "interval_ns", "ns"), col("between steps", "gap_ns", "ns"), col("total", "total_ns", "ns"),
       col("requests", "requests"), col("tokens", "tokens"), col("tokens/s", "tokens_per_s"),
     ]),
-    budget.length ? element("div", { class: "panel" }, element("h3", {}, "A mean step of the first phase"),
+    budget.length ? element("div", { class: "panel" }, element("h3", {}, "An average step of the first phase"),
       stackedBar(budget.map((/** @type {any} */ part, /** @type {number} */ row) => ({
         place: ["inference", "budget", row, "ns"], label: words(part.part), color: part.part === "busy" ? BUSY : Object.values(PALETTE)[row % 9],
       })), "Parts of a mean step")) : null,
     tableOf("Slowest steps", "inference.slowest", [
-      col("reason", "reason", "text"), col("step", "index", "plain"), col("phase", "phase", "text"), col("from begin to begin", "interval_ns", "ns", { bar: true }),
-      col("usually", "usual_ns", "ns"), col("more of the reason", "reason_ns", "ns"),
+      col("reason", "reason", "text"), col("step", "index", "plain"), col("phase", "phase", "text"), col("interval", "interval_ns", "ns", { bar: true }),
+      col("usual", "usual_ns", "ns"), col("longer by", "reason_ns", "ns"),
     ]));
 }
 
@@ -146,7 +146,7 @@ function stepsSection() {
   return some(
     element("div", { class: "panel" }, element("h3", {}, "Length of each counted step"), stepChart(choose)),
     tableOf("Steps", "steps", [
-      col("path", "path", "path"), col("step", "index", "plain"), col("is", "unit", "text"), col("phase", "phase", "text"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
+      col("path", "path", "path"), col("step", "index", "plain"), col("unit", "unit", "text"), col("phase", "phase", "text"), col("host time", "wall_ns", "ns", { bar: true }), col("GPU busy", "gpu_busy_ns", "ns", { bar: true }),
       col("GPU idle", "idle_ns", "ns"), col("ops", "ops"), col("prefill tokens", "prefill_tokens"), col("decode tokens", "decode_tokens"),
       col("requests", "decode_requests"), col("counted", "steady", "text"), col("launches without a record", "missing_launches"), col("process", "process", "plain"),
     ]));

@@ -95,7 +95,7 @@ function ledger() {
       place: ["ledger", "unresolved", name, "gpu_ns"], ops: ["ledger", "unresolved", name, "ops"], label: `no owner: ${words(name)}`, color: REASONS[number % REASONS.length],
     })),
   ];
-  const outside = page.document.ledger.outside && element("p", { class: "note" }, "Left out by filters: ",
+  const outside = page.document.ledger.outside && element("p", { class: "note" }, "Left out: ",
     field(["ledger", "outside", "ops"], "count"), " ops, ", field(["ledger", "outside", "gpu_ns"], "ns"), " of GPU time.");
   return element("div", { class: "panel" }, element("h2", {}, "Ledger: how the owner of each op was found"),
     stackedBar(parts, "GPU time by how its owner was found"), outside);
@@ -162,7 +162,7 @@ function missing() {
   const left = page.about.left_out;
   if (!found.length && !left.length) return null;
   return element("details", { class: "panel missing", open: left.length > 0 },
-    element("summary", {}, "What is not here"),
+    element("summary", {}, "What is missing"),
     element("ul", {}, ...left.map((/** @type {string} */ text) => element("li", { class: "left-out" }, text)),
       ...found.map((/** @type {any} */ _, /** @type {number} */ row) => element("li", {}, field(["missing", row, "what"], "text", "strong"), ": ",
         field(["missing", row, "why"], "text"), ". To record it: ", field(["missing", row, "how"], "text")))));

@@ -207,6 +207,12 @@ def test_a_box_shows_the_name_as_it_is() -> None:
     assert boxes(drawn[1])[r"step/graph 0\/0 fwd"][3] == "graph 0/0 fwd  only after"
 
 
+def test_a_table_shows_paths_as_people_read_them() -> None:
+    new = PathChange(None, r"step/graph 0\/0 fwd", "new", None, 500_000)
+    text = page(msgspec.structs.replace(FOUND, steps=[msgspec.structs.replace(STEP, paths=[new])]))
+    assert rows_of(text, "A step: paths")[0][0] == "step/graph 0:0 fwd"
+
+
 def test_long_lists_are_cut_and_say_so() -> None:
     paths = [same(f"step/{number}", 10, 20) for number in range(MOST_ROWS + 7)]
     text = page(msgspec.structs.replace(FOUND, steps=[msgspec.structs.replace(STEP, paths=paths)]))

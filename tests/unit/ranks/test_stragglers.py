@@ -11,7 +11,7 @@ from nvprobe.analysis.overlap.arrivals import arrivals
 from nvprobe.ranks.clock import RankClocks
 from nvprobe.ranks.late import Delays
 from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
-from nvprobe.ranks.stragglers import Excess, Straggler, stragglers
+from nvprobe.ranks.stragglers import Excess, Straggler, Work, by_own_time, stragglers
 from nvprobe.ranks.summary import Collectives, Groups, Identity, Kernels, Spent, Steps, Summary
 
 MS = 1_000_000
@@ -164,3 +164,19 @@ def test_kernels_that_only_one_rank_runs_in_each_step() -> None:
     assert by_own_kernels(seldom, (), MS) == []  # not in each step
     stages = [dataclasses.replace(one, texts=(*one.texts, "send_recv")) for one in ranks]
     assert by_own_kernels(stages, (), MS) == []
+
+
+def by_host(paths: tuple[str, ...], *ranks: list[float]) -> list[tuple[int, str | None]]:
+    """(rank, path) of the stragglers of host times in milliseconds, a row of paths by rank."""
+    spent = Work(paths, ("host",) * len(paths), (np.array(ranks) * MS).astype(np.int64))
+    return [(late.rank, cause.path) for late, cause in by_own_time(spent, 20 * MS)]
+
+
+def test_a_backward_pass_that_waits_for_another_rank_is_not_late() -> None:
+    paths = ("step", "step/backward")
+    assert by_host(paths, [1, 17], [11, 6]) == [(1, "step")]
+    assert by_host(paths, [1, 17], [1, 17], [11, 6], [1, 17]) == [(2, "step")]
+
+
+def test_of_two_ranks_that_differ_in_their_own_work_either_may_wait() -> None:
+    assert by_host(("step/data", "step"), [1, 17], [11, 6]) == []
