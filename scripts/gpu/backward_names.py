@@ -50,7 +50,15 @@ def main() -> int:
             rows[name] = compared(name, chosen.steps)
             (chosen.out / "backward_names.json").write_text(json.dumps(rows, indent=1))
             print(f"{name:22}{json.dumps(rows[name])[:900]}", flush=True)
-    return int(any(row.get("error") or row["differ"] for row in rows.values()))
+    failed = [name for name, row in rows.items() if not good(row)]
+    left = [name for name in chosen.only.split(",") if name not in rows]
+    print(json.dumps({"programs": len(rows), "failed": failed, "no time left": left}), flush=True)
+    return int(bool(failed or left))
+
+
+def good(row: dict[str, Any]) -> bool:
+    """Whether owners and modules are the same, and nothing was said of the backward."""
+    return not any(row.get(key) for key in ("error", "differ", "modules differ", "warnings"))
 
 
 def compared(name: str, steps: str) -> dict[str, Any]:
@@ -62,7 +70,7 @@ def compared(name: str, steps: str) -> dict[str, Any]:
         try:
             few = launched([program], steps, f"{scratch}/few")
             every = launched([str(whole), program], steps, f"{scratch}/every")
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
+        except Exception as error:
             return {"error": str(getattr(error, "stderr", None) or error)[-1500:], "differ": True}
     return {
         "methods": {one: entry["ops"] for one, entry in few["ledger"]["methods"].items()},

@@ -192,7 +192,7 @@ def compile_overhead() -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_S,
+        timeout=2 * LIMIT_S,
     )
     if done.returncode:
         return {"verdicts": {"ran": False}, "stderr": done.stderr[-1500:]}

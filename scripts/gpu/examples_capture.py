@@ -92,16 +92,20 @@ def main() -> int:
     parser.add_argument("--nsys", default=shutil.which("nsys") or "", help="path of nsys")
     parser.add_argument("--no-fixed", action="store_true", help="capture only what is planted")
     parser.add_argument("--backtraces", action="store_true", help="also with Python back-traces")
+    parser.add_argument("--seconds", type=float, default=1800, help="start nothing after this")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     wanted = set(filter(None, chosen.only.split(",")))
-    results = []
+    results, end = [], time.monotonic() + chosen.seconds
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(4) as exporting:
         waiting: list[Future[None]] = []
         for script in EXAMPLES:
             if wanted and script.name[:2] not in wanted:
                 continue
             for fixed in (False, True):
+                if time.monotonic() > end:
+                    results.append({"example": script.stem, "fixed": fixed, "error": "no time"})
+                    continue
                 row = _one(script, fixed, chosen, Path(scratch), exporting, waiting)
                 results.append(row)
                 print(json.dumps(row), flush=True)

@@ -33,8 +33,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WINDOW, STEPS = "14:20", "24"
 KEPT = ("*.sqlite", "run.json", "sidecar.*.jsonl")
-SILENT = 40.0  # seconds for one program to be measured
-LONGEST = 75.0  # seconds for a capture
+SILENT = 75.0  # seconds for one program to be measured: some are compiled
+LONGEST = 90.0  # seconds for a capture
+SHORTEST = 15.0  # seconds under which none is begun
 MEASURING = 0.5  # of the time, at most
 BESIDE = 4  # captures that start and end beside one another
 FOUND = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -64,6 +65,8 @@ def main() -> int:
         end = begin + chosen.limit
         captured = sum(beside.map(lambda name: capture(program, name, out, end), measured))
     say({"captured": captured, "of": len(names), "seconds": time.monotonic() - begin})
+    missing = [name for name in names if not (out / f"{name}.tar.xz").exists()]
+    say({"missing": missing, "of these not measured": sorted(set(missing) - set(measured))})
     return int(captured < len(names))
 
 
@@ -77,6 +80,7 @@ def all_of(programs: str, twins: bool) -> list[str]:
     sys.path[:0] = [str(HERE), str(ROOT)]
     import_module(programs)  # puts its pairs into the list
     names = list(import_module("pair_runner").PAIRS)
+    names.sort(key=lambda name: "compiled" in name)  # last what takes long
     return [name + end for name in names for end in (("", "_hidden") if twins else ("",))]
 
 
@@ -108,6 +112,9 @@ def measure(program: Path, names: list[str], out: Path, end: float) -> Iterator[
 def capture(program: Path, name: str, out: Path, end: float) -> bool:
     """Capture a program and pack what is kept; whether that worked."""
     folder, begin = out / name, time.monotonic()
+    if end - begin < SHORTEST:
+        say({"name": name, "problem": "not captured: no time left"})
+        return False
     command = ["-m", "nvprobe", "launch", "-q", "-f", "--no-analyze", "--steps", WINDOW]
     process = started([*command, "-o", str(folder), str(program), name, "--steps", STEPS], out)
     said = list(lines_of(process, min(end, begin + LONGEST), LONGEST))

@@ -25,7 +25,7 @@ PARTS = ("autograd", "syncs", "phases", "allocator", "modules")
 
 
 def run(step: Callable[[], object], synchronize: Callable[[], None]) -> None:
-    """Run rounds for ``PROGRAM_TURNS`` seconds before the window and in it; print times as JSON."""
+    """Run rounds for ``PROGRAM_TURNS`` seconds before the window and in it; print times."""
     gc.freeze()  # torch's own objects are not looked through in the midst of a group
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:4])
     seconds = [float(one) for one in os.environ["PROGRAM_TURNS"].split(",")]
@@ -34,15 +34,22 @@ def run(step: Callable[[], object], synchronize: Callable[[], None]) -> None:
         for _ in range(2 * LEAD):
             step()
     found = {"before": rounds(step, synchronize, [plain, asleep], seconds[0])}
+    say(found)
     profiles = torch.cuda.is_available()
     if profiles:
         torch.cuda.profiler.start()
     found["window"] = rounds(step, synchronize, [plain, asleep, recorded], seconds[1])
+    say(found)
     ways = [recorded, *(without(part) for part in PARTS)]
     found["parts"] = rounds(step, synchronize, ways, seconds[2])
     if profiles:
         synchronize()
         torch.cuda.profiler.stop()
+    say(found)
+
+
+def say(found: dict[str, dict[str, list[float]]]) -> None:
+    """All times so far: the last line counts, also where the process is ended before its end."""
     print(json.dumps({"turns": found}), flush=True)
 
 
