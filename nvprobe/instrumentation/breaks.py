@@ -8,14 +8,13 @@ that would turn all of them on. The names of the entries are the same in torch 2
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from nvprobe.errors import without_folders
-from nvprobe.instrumentation import forwards, places, sidecar, torch_hooks
+from nvprobe.instrumentation import places, sidecar, torch_hooks
 from nvprobe.instrumentation.hooks import Hooks, around
 from nvprobe.instrumentation.sources import code_line, is_library, short_path
 
@@ -89,18 +88,8 @@ def _graph_break(text: str) -> None:
 
 
 def _users(frames: list[re.Match[str]]) -> list[re.Match[str]]:
-    """The program's own frames of a traceback, or all where it has none.
-
-    A wrapper of a module's ``forward`` looks as if written on its ``def``, around it.
-    """
-    own = [one for one in frames if not is_library(one["file"])]
-    around = [
-        outer
-        for outer, inner in itertools.pairwise(own)
-        if outer.group("file", "function") == inner.group("file", "function")
-        and forwards.is_wrapper_line(outer["file"], int(outer["line"]))
-    ]
-    return [one for one in own if one not in around] or frames
+    """The program's own frames of a traceback, or all where it has none."""
+    return [one for one in frames if not is_library(one["file"])] or frames
 
 
 def _shown(frame: re.Match[str]) -> str:

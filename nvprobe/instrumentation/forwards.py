@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.emitter import Label
-from nvprobe.instrumentation.frames import uncounted
+from nvprobe.instrumentation.frames import UNCOUNTED, uncounted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,12 +116,6 @@ _local = threading.local()
 def is_wrapper(code: CodeType) -> bool:
     """Whether a frame's code is one of the wrappers made here."""
     return id(code) in _wrapper_codes
-
-
-def is_wrapper_line(file: str, line: int) -> bool:
-    """Whether a line of a traceback may be a wrapper's: the ``def`` of a wrapped ``forward``."""
-    codes = list(_wrapper_codes.values())
-    return any(one.co_firstlineno == line and one.co_filename == file for one in codes)
 
 
 def thread_id() -> int:
@@ -228,12 +222,12 @@ def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
     """Make the wrapper look as if written on the line of the original's ``def``.
 
     Dynamo decides by file whether a frame is torch's; torch.jit resolves the names of the
-    original's source in the wrapper's globals; and a traceback shows the user's line, not ours.
+    original's source in the wrapper's globals; and warnings look past it (`frames`).
     """
     code = original.__code__
     size = len(template.__code__.co_code)
     moved = template.__code__.replace(
-        co_filename=code.co_filename,
+        co_filename=code.co_filename + UNCOUNTED,
         co_name=code.co_name,
         co_firstlineno=code.co_firstlineno,
         co_linetable=_one_line(size, hasattr(code, "co_exceptiontable")),
@@ -289,7 +283,6 @@ def wrap_class(cls: type) -> type | None:
         except (AttributeError, TypeError):  # an immutable class
             return None
         _wrapper_codes[id(wrapper.__code__)] = wrapper.__code__
-        places.hide(wrapper.__code__)
         _classes[owner] = original, wrapper
     return owner
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_UNCOUNTED = " (as importlib._bootstrap)"
+UNCOUNTED = " (as importlib._bootstrap)"
+"""Behind the file's name in the code of such a frame."""
 
 
 def uncounted(function: Function) -> Function:
@@ -20,6 +21,6 @@ def uncounted(function: Function) -> Function:
     """
     if isinstance(function, FunctionType):
         code = function.__code__
-        if not code.co_filename.endswith(_UNCOUNTED):
-            function.__code__ = code.replace(co_filename=code.co_filename + _UNCOUNTED)
+        if not code.co_filename.endswith(UNCOUNTED):
+            function.__code__ = code.replace(co_filename=code.co_filename + UNCOUNTED)
     return function

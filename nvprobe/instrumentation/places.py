@@ -66,18 +66,12 @@ class _Place:
 
 
 _places: dict[tuple[object, ...], _Place] = {}
-_hidden: set[int] = set()
 _wrapped_call: CodeType | None = None
 """Code of ``nn.Module._wrapped_call_impl`` (torch 2.1 to 2.13), once it has been seen."""
 _definitions: dict[tuple[str, str, str, str], None] = {}
 """Name, category, role and line of each, in order."""
 _written = 0
 """How many of the definitions are in the sidecar."""
-
-
-def hide(code: CodeType) -> None:
-    """Never take frames of this code for the user's: it only looks like the user's file."""
-    _hidden.add(id(code))
 
 
 def due(openings: int) -> bool:
@@ -241,7 +235,7 @@ def write_definitions() -> None:
 def _hands_on(frame: FrameType, role: str) -> bool:
     """Whether the frame belongs to a library or to a helper, not to the line that is looked for."""
     code, back = frame.f_code, frame.f_back
-    if is_library(code.co_filename) or id(code) in _hidden:
+    if is_library(code.co_filename):
         return True
     if role == LOOP:
         return code.co_code[frame.f_lasti] in _HANDS_ON
@@ -271,8 +265,7 @@ def _user_frames(frame: FrameType | None) -> list[FrameType]:
     """The user's innermost frames, as many as a stack shows."""
     out: list[FrameType] = []
     while frame is not None and len(out) < STACK_LINES:
-        code = frame.f_code
-        if not is_library(code.co_filename) and id(code) not in _hidden:
+        if not is_library(frame.f_code.co_filename):
             out.append(frame)
         frame = frame.f_back
     return out

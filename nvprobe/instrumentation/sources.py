@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from nvprobe.instrumentation.frames import UNCOUNTED
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType, FrameType
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
@@ -63,7 +64,7 @@ def code_line(code: CodeType) -> str:
 @lru_cache(maxsize=4096)
 def is_library(path: str) -> bool:
     """Whether a file belongs to nvprobe, torch or the plumbing between them and a user's line."""
-    if path.startswith(("<frozen", _OWN_FOLDER)):
+    if path.startswith(("<frozen", _OWN_FOLDER)) or path.endswith(UNCOUNTED):
         return True
     return short_path(path).startswith(("torch/", "warnings.py", "contextlib.py", "runpy.py"))
 
@@ -79,9 +80,7 @@ def is_installed(path: str) -> bool:
 _OWN_FOLDER = __file__.rpartition("instrumentation")[0]
 
 
-def user_stack(
-    frame: FrameType | None, depth: int, hidden: Callable[[CodeType], bool] = lambda code: False
-) -> list[str]:
+def user_stack(frame: FrameType | None, depth: int) -> list[str]:
     """The innermost lines outside torch and nvprobe, innermost first.
 
     Where every frame is a library's, its own innermost lines are given: a wait inside torch that
@@ -90,13 +89,11 @@ def user_stack(
     Args:
         frame: Where to begin.
         depth: How many lines, at most.
-        hidden: Says of a frame's code that it is nobody's line.
 
     """
     frames = []
     while frame is not None:
-        if not hidden(frame.f_code):
-            frames.append(frame)
+        frames.append(frame)
         frame = frame.f_back
     own = [one for one in frames if not is_library(one.f_code.co_filename)]
     return [source_line(one) for one in (own or frames)[:depth]]

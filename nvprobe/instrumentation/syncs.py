@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any
 from nvprobe.instrumentation import (
     awake,
     emitter,
-    forwards,
     places,
     sidecar,
     steps,
@@ -372,22 +371,20 @@ def _note(message: str, frame: FrameType | None) -> bool:
 
 def _users(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is the program's own."""
-    while frame is not None and (
-        is_library(frame.f_code.co_filename) or forwards.is_wrapper(frame.f_code)
-    ):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def _meet(key: tuple[int, int, str], frame: FrameType | None) -> _Site:
-    stack = user_stack(frame, 1, hidden=forwards.is_wrapper)
+    stack = user_stack(frame, 1)
     source = stack[0] if stack else "unknown:0"
     label = emitter.label(f"sync {source}", Category.SYNC)
     return _sites.setdefault(key, _Site(frame and frame.f_code, label))
 
 
 def _write(message: str, frame: FrameType | None, count: int) -> None:
-    stack = user_stack(frame, STACK_LINES, hidden=forwards.is_wrapper)
+    stack = user_stack(frame, STACK_LINES)
     sidecar.write(
         "sync",
         source=stack[0] if stack else "unknown:0",

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from nvprobe.instrumentation.frames import UNCOUNTED
+
 _OWN = str(Path(__file__).resolve().parent.parent)
 
 
@@ -83,6 +85,5 @@ def _pruned(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether a frame is nvprobe's; the wrapper of a ``forward`` carries that forward's file."""
-    forwards = sys.modules.get("nvprobe.instrumentation.forwards")
-    wraps = forwards is not None and forwards.is_wrapper(frame.f_code)
-    return wraps or frame.f_code.co_filename.startswith(_OWN)
+    file = frame.f_code.co_filename
+    return file.startswith(_OWN) or file.endswith(UNCOUNTED)

@@ -30,7 +30,7 @@ NO_LINE = 0
 _MOST_DEVICES, _MOST_BYTES = 4096, 2**50
 _SPARE_BYTES = 2**30
 """What other threads may ask for meanwhile."""
-_LIBRARIES = ("site-packages/", "dist-packages/", "/torch/", "<frozen", "lib/python")
+_LIBRARIES = ("site-packages/", "dist-packages/", "/torch/", "<frozen", "importlib.", "lib/python")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
+import warnings
 
 import pytest
 
@@ -33,5 +36,23 @@ def test_a_signature_that_cannot_be_read_stops_no_program():
         assert forwards.wrap_class(Model) is Model
         assert forwards.is_wrapper(Model.forward.__code__)
         assert Model().forward() == 1
+    finally:
+        forwards.unwrap_classes()
+
+
+def test_warnings_and_logs_of_a_forward_look_past_its_wrapper():
+    pytest.importorskip("torch")
+
+    class Model:
+        def forward(self) -> int:
+            warnings.warn("of the caller", stacklevel=2)
+            found = logging.getLogger().findCaller(stacklevel=2)
+            return found[1]
+
+    try:
+        assert forwards.wrap_class(Model) is Model
+        with pytest.warns(UserWarning, match="caller") as met:
+            line, here = Model().forward(), sys._getframe().f_lineno
+        assert (met[0].filename, met[0].lineno, line) == (__file__, here, here)
     finally:
         forwards.unwrap_classes()

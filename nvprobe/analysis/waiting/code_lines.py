@@ -97,6 +97,7 @@ _OURS = "torch|triton|nvtx|nvprobe"
 _NOT_THE_USERS = (
     rf"^<|(?:^|/)(?:site|dist)-packages/(?:{_OURS})/|^(?:{_OURS})/"
     r"|(?:^|/)torchinductor_[^/]+/|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{50,}\.py$"  # Inductor's own cache
+    r"|\(as importlib\._bootstrap\)$"  # nvprobe's own (instrumentation/frames.py)
     rf"|^(?:.*/python3\.\d+/)?(?:{_STANDARD})(?:/.*)?\.py$|^(?:{_STANDARD})/"
 )
 
