@@ -95,7 +95,7 @@ def page(name: str, question: str, folder: Path) -> str:
     """The page of an example."""
     program = (ROOT / "examples" / f"{name}.py").read_text()
     command = LAUNCHED.get(name, f"nvprobe launch examples/{name}.py")
-    where = "two processes of a CPU" if name == "13_late_rank" else "an H200"
+    where = "two processes of a CPU (`--backend torch`)" if name == "13_late_rank" else "an H200"
     planted = [line for line in program.splitlines() if "# planted" in line]
     said, *more = [" ".join(part.split()).replace("``", "`") for part in paragraphs(program)]
     return "\n\n".join(

@@ -178,7 +178,7 @@ function memorySection() {
 function captureSection() {
   return some(
     tableOf("Files", "sources", [col("file", "file", "text"), col("kind", "kind", "text"), col("version", "product_version", "text"), col("lost events", "lost_events")]),
-    tableOf("Processes", "processes", [col("program", "name", "text"), col("pid", "pid", "plain"), col("rank", "rank", "plain"), col("initiating thread", "initiating_thread", "plain")]),
+    tableOf("Processes", "processes", [col("process", "id", "plain"), col("program", "name", "text"), col("pid", "pid", "plain"), col("rank", "rank", "plain"), col("initiating thread", "initiating_thread", "plain")]),
     tableOf("GPUs", "devices", [col("GPU", "device", "plain"), col("model", "name", "text"), col("busy", "busy_ns", "ns"), col("idle", "idle_ns", "ns"), col("window", "window_ns", "ns"), col("ops", "ops")]),
     tableOf("Start/end ranges", "spans", [col("name", "name", "text"), col("time", "wall_ns", "ns", { bar: true }), col("count", "calls"), col("longest", "longest_ns", "ns"), col("never ended", "unclosed")]));
 }
