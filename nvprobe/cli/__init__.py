@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from errno import ENOSPC
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -238,7 +239,8 @@ def _one_line(error: Exception) -> str:
         )
     if isinstance(error, OSError) and error.strerror:
         file = f": {str(error.filename)!r}" if error.filename else ""
-        return f"{error.strerror}{file}"
+        more = "; free some, or set TMPDIR to a folder elsewhere" if error.errno == ENOSPC else ""
+        return f"{error.strerror}{file}{more}"
     return (
         f"internal error ({type(error).__name__}: {str(error)[:200]!r}); this is a defect of "
         "nvprobe, run with -vv for the traceback"

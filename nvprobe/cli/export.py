@@ -87,6 +87,8 @@ def _default(first: str, kind: str) -> str:
 def _check(target: Path, force: bool) -> None:
     """Nothing is replaced silently, and no folder that holds anything but our tables at all."""
     name = in_words(target.name)
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise UsageError(f"{in_words(target)} is a pipe or a device; name a file")
     if target.exists() and not force:
         raise UsageError(f"{name} exists already; --force replaces it")
     if target.is_dir() and not all(_is_ours(file) for file in target.iterdir()):

@@ -88,9 +88,15 @@ def not_written(path: Path, fault: object) -> InputError:
 def write_file(settings: Settings, path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` make a file beside ``path``, then put it in place and say so.
 
-    Raises UsageError where the file exists and ``--force`` is not given, InputError where the
-    folder cannot be written to.
+    A pipe or a device (``/dev/stdout``) is written to, never replaced. Raises UsageError where the
+    file exists and ``--force`` is not given, InputError where the folder cannot be written to.
     """
+    if path.exists() and not path.is_file():
+        try:
+            write(path)
+        except OSError as error:
+            raise not_written(path, error.strerror) from error
+        return
     if path.exists() and not settings.force:
         raise UsageError(f"{in_words(path)} exists already; --force overwrites it")
     partial = path.with_name(f".{path.name}.{os.getpid()}")

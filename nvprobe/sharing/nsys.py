@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nvprobe.errors import InputError
+from nvprobe.readers.input_errors import printable, shown
 from nvprobe.readers.nsys.parquet import FolderTables
 from nvprobe.readers.nsys.sqlite import opened
 from nvprobe.readers.nsys.tables import Rows, Tables
@@ -49,11 +52,23 @@ def redact_export(source: Path, target: Path, scrub: Scrubber) -> list[str]:
         database.cursor() as cursor,
     ):
         for name, table in _kept(found, scrub):
-            cursor.adbc_ingest(name, table, mode="create")
-        database.commit()
+            with _writing(target):
+                cursor.adbc_ingest(name, table, mode="create")
+        with _writing(target):
+            database.commit()
     with closing(_read_only(source)) as given:
         names = {name for (name,) in given.execute("SELECT name FROM sqlite_master")}
     return _left_out(names)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """What fails is about the copy, not about the export."""
+    try:
+        yield
+    except adbc_driver_manager.Error as error:
+        fault = printable(str(error).splitlines()[0])
+        raise InputError(f"{shown(target)} cannot be written ({fault}); name another") from error
 
 
 def _read_only(source: Path) -> sqlite3.Connection:

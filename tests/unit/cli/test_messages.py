@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+import adbc_driver_manager.dbapi
 import pytest
 
 from nvprobe.demo import unpacked
@@ -140,3 +141,30 @@ def test_an_interrupt_that_a_library_made_an_error_of(capsys, demo, monkeypatch)
 
     monkeypatch.setattr("nvprobe.cli.pipeline.trace_of", importing)
     assert run(capsys, "analyze", str(demo)) == (130, "", "nvprobe: interrupted\n")
+
+
+def test_a_pipe_or_a_device_is_written_to_and_never_replaced(capsys, demo, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    assert run(capsys, "analyze", str(demo), "--force", "-o", str(pipe))[0] == 0
+    reader.join()
+    assert read[0].startswith(b"h200_eager.sqlite")
+    code, _, err = run(capsys, "export", str(demo), "--to", "json", "--force", "-o", str(pipe))
+    assert (code, err) == (2, f"nvprobe: {pipe} is a pipe or a device; name a file\n")
+    assert pipe.is_fifo()
+
+
+def test_a_full_disk_is_said_of_the_copy_and_not_of_the_export(capsys, demo, tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise adbc_driver_manager.OperationalError(
+            "INTERNAL: database or disk is full\nquery was: COMMIT",
+            status_code=adbc_driver_manager.AdbcStatusCode.INTERNAL,
+        )
+
+    monkeypatch.setattr(adbc_driver_manager.dbapi.Cursor, "adbc_ingest", full)
+    code, _, err = run(capsys, "redact", str(demo), str(tmp_path / "copy.sqlite"))
+    said = "copy.sqlite cannot be written (INTERNAL: database or disk is full); name another"
+    assert (code, err) == (1, f"nvprobe: {said}\n")
