@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.nvtx_recorder import Recorder, build
+from tests.nvtx_recorder.with_torch import TorchPython
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("NVPROBE_SHARED", ROOT.parent / "shared"))
@@ -52,3 +54,18 @@ def nvtx_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorder(nvtx_library: Path, tmp_path: Path) -> Recorder:
     """Runs code in a child process under a real NVTX tool: see tests/nvtx_recorder."""
     return Recorder(nvtx_library, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> Iterator[TorchPython]:
+    """Runs scripts in forks of a process that has imported torch."""
+    pytest.importorskip("torch")
+    python = TorchPython()
+    yield python
+    python.stop()
+
+
+@pytest.fixture
+def torch_recorder(nvtx_library: Path, torch_python: TorchPython, tmp_path: Path) -> Recorder:
+    """As `recorder`, for programs that import torch and need nothing of a process's start."""
+    return Recorder(nvtx_library, tmp_path, torch_python)

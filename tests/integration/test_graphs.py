@@ -42,8 +42,8 @@ def lines(recording: Recording, kind: str) -> list[dict]:
     return [line for line in read if line["kind"] == kind]
 
 
-def test_captures_and_replays_have_ranges_and_the_sidecar_what_was_open(recorder: Recorder):
-    recording = recorder.run(
+def test_captures_and_replays_have_ranges_and_the_sidecar_what_was_open(torch_recorder: Recorder):
+    recording = torch_recorder.run(
         FAKE
         + """
         first, second = CUDAGraph(), CUDAGraph()
@@ -93,8 +93,8 @@ def test_captures_and_replays_have_ranges_and_the_sidecar_what_was_open(recorder
     read_sidecar(next((recording.folder / "side").glob("sidecar.*")))
 
 
-def test_a_capture_that_fails_leaves_everything_balanced(recorder: Recorder):
-    recording = recorder.run(
+def test_a_capture_that_fails_leaves_everything_balanced(torch_recorder: Recorder):
+    recording = torch_recorder.run(
         FAKE
         + """
         verbs = emitter.push, emitter.pop
@@ -123,8 +123,8 @@ def test_a_capture_that_fails_leaves_everything_balanced(recorder: Recorder):
     assert [one["ranges"][0][0] for one in lines(recording, "cudagraph")] == ["broken"]
 
 
-def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(recorder: Recorder):
-    recorder.run(
+def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(torch_recorder: Recorder):
+    torch_recorder.run(
         """
         import torch, torch.cuda.graphs
         from torch import nn
@@ -158,8 +158,8 @@ def test_hooks_of_nvprobe_step_aside_for_make_graphed_callables(recorder: Record
     )
 
 
-def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
-    recording = recorder.run(
+def test_collectives_have_group_bytes_and_operation(torch_recorder: Recorder):
+    recording = torch_recorder.run(
         """
         from nvprobe.instrumentation import collectives, sidecar
         sidecar.open("side")
@@ -223,9 +223,9 @@ def test_collectives_have_group_bytes_and_operation(recorder: Recorder):
 
 
 def test_a_collective_under_an_old_name_counts_once_and_its_warning_names_the_program(
-    recorder: Recorder,
+    torch_recorder: Recorder,
 ):
-    recording = recorder.run(
+    recording = torch_recorder.run(
         """
         import warnings
         from nvprobe.instrumentation import collectives, sidecar
@@ -264,9 +264,9 @@ def test_a_collective_under_an_old_name_counts_once_and_its_warning_names_the_pr
     assert all(len(one.path) == 1 for one in ranges)
 
 
-def test_backward_is_left_alone_where_torch_has_no_nvtx_state(recorder: Recorder):
+def test_backward_is_left_alone_where_torch_has_no_nvtx_state(torch_recorder: Recorder):
     """A torch without CUDA: one debug line, the right gradients, the engine put back."""
-    recording = recorder.run(
+    recording = torch_recorder.run(
         """
         import logging, sys
         logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")

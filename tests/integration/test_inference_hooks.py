@@ -65,27 +65,27 @@ def phases(recording: Recording) -> list[str]:
     return [one.name for one in recording.ranges("phase") if one.path[-2:-1] == ("step",)]
 
 
-def run(recorder: Recorder, code: str) -> Recording:
-    return recorder.run(textwrap.dedent(code))
+def run(torch_recorder: Recorder, code: str) -> Recording:
+    return torch_recorder.run(textwrap.dedent(code))
 
 
-def test_tokens_of_generate_are_steps(recorder: Recorder) -> None:
-    found = run(recorder, START + GENERATE + RUN)
+def test_tokens_of_generate_are_steps(torch_recorder: Recorder) -> None:
+    found = run(torch_recorder, START + GENERATE + RUN)
     request = ["prefill[bs=3 tok=21]", *["decode[bs=3 tok=3]"] * 4]
     assert phases(found) == request * 2
     assert [one.payload for one in found.ranges("step")] == list(range(10))
     assert all(one.path[0] == "generate" for one in found.ranges("step"))
 
 
-def test_generate_of_versions_without_a_prefill_of_its_own(recorder: Recorder) -> None:
-    found = run(recorder, START + OLDER + RUN)
+def test_generate_of_versions_without_a_prefill_of_its_own(torch_recorder: Recorder) -> None:
+    found = run(torch_recorder, START + OLDER + RUN)
     assert phases(found) == ["prefill", *["decode"] * 4] * 2
 
 
-def test_a_generation_that_fails_leaves_nothing_open(recorder: Recorder) -> None:
+def test_a_generation_that_fails_leaves_nothing_open(torch_recorder: Recorder) -> None:
     broken = GENERATE.replace("                self.forward()", "                raise OSError")
     found = run(
-        recorder,
+        torch_recorder,
         START
         + broken
         + """
@@ -124,8 +124,8 @@ for _ in range(2):
 """
 
 
-def test_denoising_steps_end_with_the_scheduler(recorder: Recorder) -> None:
-    found = run(recorder, START + DIFFUSION)
+def test_denoising_steps_end_with_the_scheduler(torch_recorder: Recorder) -> None:
+    found = run(torch_recorder, START + DIFFUSION)
     assert phases(found) == ["denoise"] * 12
     assert Counter(one.name for one in found.ranges("phase"))["vae decode"] == 2
     decoded = [one for one in found.ranges("phase") if one.name == "vae decode"]
@@ -161,8 +161,8 @@ for _ in range(3):
 """
 
 
-def test_iterations_of_vllm_have_its_own_names(recorder: Recorder) -> None:
-    found = run(recorder, START + VLLM)
+def test_iterations_of_vllm_have_its_own_names(torch_recorder: Recorder) -> None:
+    found = run(torch_recorder, START + VLLM)
     names = [one.name for one in found.ranges() if one.name.startswith("execute_")]
     assert names == [
         "execute_context_1(512)_generation_0(0)",
@@ -197,16 +197,16 @@ for _ in range(3):
 """
 
 
-def test_iterations_of_sglang_have_its_own_names(recorder: Recorder) -> None:
-    found = run(recorder, START + SGLANG)
+def test_iterations_of_sglang_have_its_own_names(torch_recorder: Recorder) -> None:
+    found = run(torch_recorder, START + SGLANG)
     inner = [one.name for one in found.ranges("phase") if one.path[-2:-1] == ("step",)]
     iterations = [name for name in inner if not name.startswith("scheduler.")]
     assert iterations == ["step[EXTEND bs=2 toks=99]", "step[DECODE bs=2]", "iteration"]
 
 
-def test_calls_of_a_root_module_in_inference_mode_are_steps(recorder: Recorder) -> None:
+def test_calls_of_a_root_module_in_inference_mode_are_steps(torch_recorder: Recorder) -> None:
     found = run(
-        recorder,
+        torch_recorder,
         """
         import nvprobe, torch
         from torch import nn
@@ -222,9 +222,9 @@ def test_calls_of_a_root_module_in_inference_mode_are_steps(recorder: Recorder) 
 
 
 @pytest.mark.slow
-def test_calls_of_a_compiled_decode_function_are_steps(recorder: Recorder) -> None:
+def test_calls_of_a_compiled_decode_function_are_steps(torch_recorder: Recorder) -> None:
     found = run(
-        recorder,
+        torch_recorder,
         """
         import nvprobe, torch
         from torch import nn
@@ -258,9 +258,9 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-def test_transformers_itself(recorder: Recorder, tmp_path: Path) -> None:
+def test_transformers_itself(torch_recorder: Recorder, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    found = run(recorder, TRANSFORMERS)
+    found = run(torch_recorder, TRANSFORMERS)
     request = ["prefill[bs=2 tok=16]", *["decode[bs=2 tok=2]"] * 5]
     assert phases(found) == request * 2
     inside = [one.path for one in found.ranges("module") if one.name == "GPT2LMHeadModel"]

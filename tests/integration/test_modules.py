@@ -52,13 +52,15 @@ def with_net(code: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in (NET + code).splitlines())
 
 
-def test_every_module_has_its_dotted_path(recorder: Recorder):
-    recording = recorder.run(with_net("    assert nvprobe.annotate(Net())(x)['extra'] is None"))
+def test_every_module_has_its_dotted_path(torch_recorder: Recorder):
+    recording = torch_recorder.run(
+        with_net("    assert nvprobe.annotate(Net())(x)['extra'] is None")
+    )
     assert recording.paths("module") == NET_PATHS
     assert len(recording.ranges()) == len(NET_PATHS)
 
 
-def test_selection_by_depth_glob_class_and_predicate(recorder: Recorder):
+def test_selection_by_depth_glob_class_and_predicate(torch_recorder: Recorder):
     code = """
     for options in (
         dict(depth=0), dict(depth=2), dict(modules="*.linear"), dict(modules="Block"),
@@ -73,7 +75,7 @@ def test_selection_by_depth_glob_class_and_predicate(recorder: Recorder):
         assert "depth=-1" in str(error)
     """
     groups: list[list[str]] = []
-    for one in recorder.run(with_net(code)).ranges():
+    for one in torch_recorder.run(with_net(code)).ranges():
         if one.category == "user":
             groups.append([])
         else:
@@ -91,7 +93,7 @@ def test_selection_by_depth_glob_class_and_predicate(recorder: Recorder):
     ]
 
 
-def test_ranges_close_on_exceptions_interrupts_and_in_threads(recorder: Recorder):
+def test_ranges_close_on_exceptions_interrupts_and_in_threads(torch_recorder: Recorder):
     code = """
     class Fails(nn.Module):
         def __init__(self, error):
@@ -111,7 +113,7 @@ def test_ranges_close_on_exceptions_interrupts_and_in_threads(recorder: Recorder
     threads = [threading.Thread(target=net, args=(x,)) for _ in range(4)]
     [one.start() for one in threads]; [one.join() for one in threads]
     """
-    recording = recorder.run(with_net(code))
+    recording = torch_recorder.run(with_net(code))
     paths = recording.paths("module")
     failing = ["Sequential", "Sequential/0", "Sequential/1", "Sequential/1/1.inner"]
     assert paths[:16] == failing * 4
@@ -121,7 +123,7 @@ def test_ranges_close_on_exceptions_interrupts_and_in_threads(recorder: Recorder
     assert list(by_thread.values()) == [NET_PATHS] * 4
 
 
-def test_shared_subclassed_lazy_and_odd_modules(recorder: Recorder):
+def test_shared_subclassed_lazy_and_odd_modules(torch_recorder: Recorder):
     code = """
     class Wide(nn.Linear):
         def forward(self, x):
@@ -148,7 +150,7 @@ def test_shared_subclassed_lazy_and_odd_modules(recorder: Recorder):
     assert not module._forward_hooks and not module._forward_pre_hooks
     assert not module._forward_hooks_always_called
     """
-    names = recorder.run(with_net(code)).names("module")
+    names = torch_recorder.run(with_net(code)).names("module")
     assert names[:3] == ["Sequential", "0", "1"]
     assert names[3:12] == [
         "Net",
@@ -164,7 +166,7 @@ def test_shared_subclassed_lazy_and_odd_modules(recorder: Recorder):
     assert names[12:] == ["head", "Sequential", "0", "1", "Sequential", "0", "a", "Twice", "0"]
 
 
-def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
+def test_copies_pickles_and_state_are_as_before(torch_recorder: Recorder):
     code = """
     plain = Net()
     keys = list(plain.state_dict())
@@ -203,7 +205,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
         net(x)
     """
     groups: dict[str, list[str]] = {}
-    for one in recorder.run(with_net(code)).ranges():
+    for one in torch_recorder.run(with_net(code)).ranges():
         if one.category == "user":
             groups[one.name] = []
         else:
@@ -211,7 +213,7 @@ def test_copies_pickles_and_state_are_as_before(recorder: Recorder):
     assert groups == {"deepcopy": NET_PATHS, "copy": ["head"], "loaded": ["Net"], "removed": []}
 
 
-def test_models_that_python_or_a_predicate_makes_hard_to_handle(recorder: Recorder):
+def test_models_that_python_or_a_predicate_makes_hard_to_handle(torch_recorder: Recorder):
     code = """
     import logging
     class Equal(nn.Module):                 # without a hash, then
@@ -239,11 +241,11 @@ def test_models_that_python_or_a_predicate_makes_hard_to_handle(recorder: Record
         assert torch.equal(odd(x), x.relu())
     assert len(said) == 1 and "no ranges for the modules of Sequential" in said[0], said
     """
-    names = recorder.run(with_net(code)).names("module")
+    names = torch_recorder.run(with_net(code)).names("module")
     assert names == ["Equal", "Equal", "Named", "_c", "ReLU", "ReLU"]
 
 
-def test_values_gradients_and_random_state_are_bit_identical(recorder: Recorder):
+def test_values_gradients_and_random_state_are_bit_identical(torch_recorder: Recorder):
     code = """
     import sys
     def run(instrumented, build, train=True):
@@ -285,10 +287,10 @@ def test_values_gradients_and_random_state_are_bit_identical(recorder: Recorder)
             assert len(a) == len(b) and all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
     assert len(calls) == 16, "the fused inference path must be taken as before"
     """
-    recorder.run(with_net(code))
+    torch_recorder.run(with_net(code))
 
 
-def test_checkpointing_ddp_and_scripting(recorder: Recorder):
+def test_checkpointing_ddp_and_scripting(torch_recorder: Recorder):
     code = """
     from torch.utils.checkpoint import checkpoint
     import torch.distributed as dist, tempfile
@@ -333,7 +335,7 @@ def test_checkpointing_ddp_and_scripting(recorder: Recorder):
     dist.destroy_process_group()
     """
     groups: dict[str, list[str]] = {}
-    recording = recorder.run(with_net(code))
+    recording = torch_recorder.run(with_net(code))
     main = recording.ranges("user")[0].thread
     for one in recording.ranges():
         if one.category == "user":
@@ -348,7 +350,7 @@ def test_checkpointing_ddp_and_scripting(recorder: Recorder):
     assert groups["parallel"] == ["head", "head"]
 
 
-def test_fsdp2_and_checkpoint_wrappers_keep_the_names(recorder: Recorder):
+def test_fsdp2_and_checkpoint_wrappers_keep_the_names(torch_recorder: Recorder):
     pytest.importorskip("torch.distributed.fsdp", reason="a torch without distributed")
     code = """
     import tempfile
@@ -374,7 +376,7 @@ def test_fsdp2_and_checkpoint_wrappers_keep_the_names(recorder: Recorder):
     dist.destroy_process_group()
     """
     groups: dict[str, list[str]] = {}
-    for one in recorder.run(with_net(code)).ranges():
+    for one in torch_recorder.run(with_net(code)).ranges():
         if one.category == "user":
             groups[one.name] = []
         elif one.path[0] in groups and one.category == "module":
@@ -387,7 +389,7 @@ def test_fsdp2_and_checkpoint_wrappers_keep_the_names(recorder: Recorder):
     }
 
 
-def test_torch_compile_sees_nothing_of_it(recorder: Recorder):
+def test_torch_compile_sees_nothing_of_it(torch_recorder: Recorder):
     code = """
     import sys
     import torch._dynamo
@@ -449,7 +451,7 @@ def test_torch_compile_sees_nothing_of_it(recorder: Recorder):
         assert facts == results["bare", number], (when, number, facts, results["bare", number])
     """
     groups: dict[str, list[str]] = {}
-    for one in recorder.run(with_net(code)).ranges():
+    for one in torch_recorder.run(with_net(code)).ranges():
         if one.category == "user":
             groups[one.name] = []
         elif one.path[0] in groups:  # the calls with other shapes have no range around them
@@ -469,7 +471,7 @@ def test_torch_compile_sees_nothing_of_it(recorder: Recorder):
     assert shown["before"] == shown["after"]
 
 
-def test_sidecar_rows_bracket_the_backward_nodes(recorder: Recorder, tmp_path):
+def test_sidecar_rows_bracket_the_backward_nodes(torch_recorder: Recorder, tmp_path):
     code = """
     from nvprobe.instrumentation import sidecar
     sidecar.open()
@@ -486,7 +488,7 @@ def test_sidecar_rows_bracket_the_backward_nodes(recorder: Recorder, tmp_path):
     """
     import json
 
-    recording = recorder.run(with_net(code), NVPROBE_SIDECAR=str(tmp_path / "side"))
+    recording = torch_recorder.run(with_net(code), NVPROBE_SIDECAR=str(tmp_path / "side"))
     nodes = {int(number): name for number, name in json.loads(recording.stdout).items()}
     (file,) = (tmp_path / "side").iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]

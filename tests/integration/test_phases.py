@@ -54,7 +54,7 @@ def indices(ranges: list[Range]) -> list[int | None]:
     return [one.payload for one in ranges]
 
 
-def test_a_training_loop_without_a_line_of_nvprobe(recorder: Recorder):
+def test_a_training_loop_without_a_line_of_nvprobe(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -71,7 +71,7 @@ for x, y in loader:
     scheduler.step()
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     one = ["data", "forward", "loss", "backward", "clip", "optimizer", "scheduler"]
     steps = shape(recording)
     assert steps == [one, one, [*one, "data"]]  # the last wait finds the loader exhausted
@@ -81,7 +81,7 @@ for x, y in loader:
     assert recording.paths("module").count("step/loss/CrossEntropyLoss") == 3
 
 
-def test_batches_read_one_ahead(recorder: Recorder):
+def test_batches_read_one_ahead(torch_recorder: Recorder):
     """As Accelerate does: the last batch is there before the loader has none left."""
     code = (
         INSTRUMENT
@@ -102,12 +102,12 @@ for _ in range(2):
     torch.save(net.state_dict(), "weights")
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     assert indices(recording.ranges("step")) == [0, 1, 2, 3, 4, 5]
     assert recording.names("phase").count("checkpoint") == 2
 
 
-def test_instrument_can_be_undone(recorder: Recorder):
+def test_instrument_can_be_undone(torch_recorder: Recorder):
     code = (
         INSTRUMENT.replace("nvprobe.instrument()", "")
         + """
@@ -147,12 +147,12 @@ print([key for module in net.modules() for key in vars(module) if "nvprobe" in k
 train()
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     assert recording.stdout.splitlines() == ["[]", "[]"]
     assert len(recording.ranges("step")) == 6
 
 
-def test_accumulation_two_optimizers_and_a_loop_without_loader(recorder: Recorder):
+def test_accumulation_two_optimizers_and_a_loop_without_loader(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -175,18 +175,18 @@ if what == "bare":
         loss(net(x), y).backward(); optimizer.step()
 """
     )
-    steps = shape(recorder.run(code, "accumulation"))
+    steps = shape(torch_recorder.run(code, "accumulation"))
     micro = ["data", "forward", "loss", "backward"]
     accumulated = [*micro * 3, "optimizer"]
     assert steps == [accumulated, [*accumulated, "data"]]
     half = ["forward", "loss", "backward", "optimizer"]
     both = ["data", *half, *half]
-    assert shape(recorder.run(code, "gan")) == [*[both] * 5, [*both, "data"]]
-    bare = shape(recorder.run(code, "bare"))
+    assert shape(torch_recorder.run(code, "gan")) == [*[both] * 5, [*both, "data"]]
+    bare = shape(torch_recorder.run(code, "bare"))
     assert bare == [["data", *half, *half], *[half] * 4]
 
 
-def test_evaluation_is_no_step_and_inference_is_one_a_batch(recorder: Recorder):
+def test_evaluation_is_no_step_and_inference_is_one_a_batch(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -209,17 +209,17 @@ else:
             net(x)
 """
     )
-    recording = recorder.run(code, "train")
+    recording = torch_recorder.run(code, "train")
     training = ["data", "forward", "loss", "backward", "optimizer"]
     assert shape(recording) == [training, [*training, "data"]] * 2
     evaluation = [one for one in recording.ranges("phase") if one.name == "evaluation"]
     assert len(evaluation) == 4
     assert all("step" not in one.path for one in evaluation)
-    inference = shape(recorder.run(code, "infer"))
+    inference = shape(torch_recorder.run(code, "infer"))
     assert inference == [["data", "forward"], ["data", "forward", "data"]]
 
 
-def test_evaluation_is_no_step_where_training_calls_a_part_of_the_model(recorder: Recorder):
+def test_evaluation_is_no_step_where_training_calls_a_part_of_the_model(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -250,13 +250,13 @@ for _ in range(2):
     evaluate()
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     phases = [[name for name in step if name != "data"] for step in shape(recording)]
     assert phases == [["forward"]] * 2 + [["optimizer"]] * 4
     assert outside(recording).count("evaluation") == 4
 
 
-def test_explicit_steps_and_ranges_around_them(recorder: Recorder, tmp_path: Path):
+def test_explicit_steps_and_ranges_around_them(torch_recorder: Recorder, tmp_path: Path):
     code = (
         PROGRAM
         + """
@@ -296,7 +296,7 @@ with nvprobe.range("after"):
 print(seen)
 """
     )
-    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    recording = torch_recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
     assert recording.paths() == [
         *["step", "step/data", "step/body"] * 2,
         "step",
@@ -326,7 +326,7 @@ print(seen)
     assert all(0 <= row[4] <= row[3] - row[2] for row in rows)
 
 
-def test_a_loader_that_turns_out_to_be_exhausted_gives_no_step(recorder: Recorder):
+def test_a_loader_that_turns_out_to_be_exhausted_gives_no_step(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -343,7 +343,7 @@ for batch in nvprobe.steps(iter([1])):
             pass
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     one = ["data", "forward", "backward", "optimizer"]
     assert shape(recording) == [one, one, ["data", "data exhausted"]] * 2 + [
         ["data"],
@@ -352,7 +352,7 @@ for batch in nvprobe.steps(iter([1])):
     assert indices(recording.ranges("step")) == [0, 1, 2, 2, 3, 4, 4, 5]
 
 
-def test_a_step_found_by_itself_ends_with_the_range_around_it(recorder: Recorder):
+def test_a_step_found_by_itself_ends_with_the_range_around_it(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -372,7 +372,7 @@ for i in range(2):
         net(x)
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     paths = [path for path in recording.paths() if path.endswith("step")]
     # A batch outside the loop opens a step that cannot end inside the ranges of the iterations.
     assert paths == [*["epoch/step"] * 4, "step", *["step"] * 2]
@@ -382,7 +382,7 @@ for i in range(2):
     assert len(explicit) == 2
 
 
-def test_device_copies_data_in_threads_and_exceptions_stay_balanced(recorder: Recorder):
+def test_device_copies_data_in_threads_and_exceptions_stay_balanced(torch_recorder: Recorder):
     code = (
         INSTRUMENT
         + """
@@ -415,14 +415,14 @@ threads = [threading.Thread(target=work) for _ in range(3)]
 [one.start() for one in threads]; [one.join() for one in threads]
 """
     )
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     names = recording.names("phase")
     assert names.count("h2d") == 5  # four, and the one that failed
     assert names.count("optimizer") == 1 + 6
     assert len({one.thread for one in recording.ranges("step")}) == 1
 
 
-def test_bits_warnings_and_copies_are_as_before(recorder: Recorder):
+def test_bits_warnings_and_copies_are_as_before(torch_recorder: Recorder):
     code = (
         PROGRAM
         + """
@@ -485,7 +485,7 @@ print([f"{Path(one.filename).name}:{one.lineno} {str(one.message)[:30]}" for one
 print([one for one in map(str, warnings.filters) if "synchronizing" not in one])
 """
     )
-    bare, instrumented = (recorder.run(code, how) for how in ("bare", "instrumented"))
+    bare, instrumented = (torch_recorder.run(code, how) for how in ("bare", "instrumented"))
     assert bare.stdout == instrumented.stdout
     assert bare.ranges() == []
     assert instrumented.names().count("forward") >= 12

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.nvtx_recorder import ROOT
+from tests.nvtx_recorder.with_torch import TorchPython
 from tests.unit.test_places import marked, run
 
 torch = pytest.importorskip("torch")
@@ -62,8 +61,10 @@ TRAINING = """
 """
 
 
-def test_where_modules_and_phases_are_called_and_batches_made(tmp_path: Path):
-    found, text = run(tmp_path, TRAINING)
+def test_where_modules_and_phases_are_called_and_batches_made(
+    tmp_path: Path, torch_python: TorchPython
+):
+    found, text = run(tmp_path, TRAINING, torch_python)
     assert marked(found, text) == {
         "inner A": {("0.both", "called")},
         "inner B": {("0.inner", "called")},
@@ -85,7 +86,7 @@ def test_where_modules_and_phases_are_called_and_batches_made(tmp_path: Path):
     }  # fmt: skip
 
 
-def test_workers_make_batches_apart(tmp_path: Path):
+def test_workers_make_batches_apart(tmp_path: Path, torch_python: TorchPython):
     program = """
         import torch
         from torch.utils.data import DataLoader, IterableDataset
@@ -100,7 +101,7 @@ def test_workers_make_batches_apart(tmp_path: Path):
             for batch in DataLoader(Stream(), batch_size=3, num_workers=1):  # loop
                 pass
     """
-    found, text = run(tmp_path, program)
+    found, text = run(tmp_path, program, torch_python)
     assert marked(found, text) == {"apart": {("data", "made_apart")}, "loop": {("data", "loop")}}
 
 
@@ -165,7 +166,9 @@ def test_stream_waits_and_the_emptied_cache_are_told_with_who_calls_their_helper
     }
 
 
-def test_compiled_code_is_left_alone_and_its_caller_known(tmp_path: Path):
+def test_compiled_code_is_left_alone_and_its_caller_known(
+    tmp_path: Path, torch_python: TorchPython
+):
     program = """
         import torch
         from torch import nn
@@ -198,14 +201,16 @@ def test_compiled_code_is_left_alone_and_its_caller_known(tmp_path: Path):
         from torch._dynamo.utils import counters
         assert not counters["graph_break"], counters
     """
-    found, text = run(tmp_path, program)
+    found, text = run(tmp_path, program, torch_python)
     assert marked(found, text) == {
         "A": {("Net", "called"), ("forward", "called")},
         "B": {("torch.compile", "called")},
     }
 
 
-def test_data_sets_from_a_generator_are_left_to_the_program(tmp_path: Path):
+def test_data_sets_from_a_generator_are_left_to_the_program(
+    tmp_path: Path, torch_python: TorchPython
+):
     program = """
         from torch.utils.data import ChainDataset, DataLoader, IterableDataset
         import nvprobe
@@ -222,10 +227,10 @@ def test_data_sets_from_a_generator_are_left_to_the_program(tmp_path: Path):
             got.append(one)
         assert got == [1, 2] * 3
     """
-    run(tmp_path, program)
+    run(tmp_path, program, torch_python)
 
 
-def test_calls_that_no_line_makes_are_made_all_the_same(tmp_path: Path):
+def test_calls_that_no_line_makes_are_made_all_the_same(tmp_path: Path, torch_python: TorchPython):
     program = """
         import atexit
         import torch
@@ -243,20 +248,16 @@ def test_calls_that_no_line_makes_are_made_all_the_same(tmp_path: Path):
     """
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))
-    done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(tmp_path / "out")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(tmp_path / "out")
+    }  # fmt: skip
+    done = torch_python.run(script, (), environment, timeout=240)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr, done.stderr
     assert done.stdout.splitlines() == ["synchronize done", "empty_cache done"]
 
 
-def test_the_stream_that_is_waited_for_may_be_named(tmp_path: Path):
+def test_the_stream_that_is_waited_for_may_be_named(tmp_path: Path, torch_python: TorchPython):
     program = """
         import torch
 
@@ -272,7 +273,7 @@ def test_the_stream_that_is_waited_for_may_be_named(tmp_path: Path):
         torch.cuda.Event.wait(object(), stream=3)  # wait
         assert waits == [1, 2, 3]
     """
-    found, text = run(tmp_path, program)
+    found, text = run(tmp_path, program, torch_python)
     assert {
         letter: {name.rpartition(".")[2] for name, _ in rows}
         for letter, rows in marked(found, text).items()

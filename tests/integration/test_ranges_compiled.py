@@ -9,7 +9,7 @@ from tests.nvtx_recorder import Recorder
 pytest.importorskip("torch")
 
 
-def test_ranges_vanish_in_compiled_code(recorder: Recorder):
+def test_ranges_vanish_in_compiled_code(torch_recorder: Recorder):
     code = """
         import nvprobe
         import torch
@@ -35,5 +35,5 @@ def test_ranges_vanish_in_compiled_code(recorder: Recorder):
         assert counters["stats"]["unique_graphs"] == 3
         helper(x)
     """
-    recording = recorder.run(code)
+    recording = torch_recorder.run(code)
     assert recording.paths() == ["<lambda>", "helper", "helper", "helper/inside"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import nvprobe
 from nvprobe.demo import unpacked
 from tests.conftest import ROOT
+from tests.nvtx_recorder.with_torch import TorchPython
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCKS = [
@@ -22,6 +21,8 @@ BLOCKS = [
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 BEFORE = """
+import warnings
+warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
 import pandas
 import torch
 
@@ -43,18 +44,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_snippet_runs(block: str, folder: Path) -> None:
+def test_a_snippet_runs(block: str, folder: Path, torch_python: TorchPython) -> None:
     for name in re.findall(r"^from (lightning|transformers)\b", block, re.MULTILINE):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", BEFORE + block],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = folder / "snippet.py"
+    script.write_text(BEFORE + block)
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder)}
+    done = torch_python.run(script, (), environment, timeout=240)
     assert done.returncode == 0, done.stderr
 
 

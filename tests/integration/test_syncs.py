@@ -84,7 +84,9 @@ assert len(caught) == 1
     assert all("torch" not in one and "/" not in one for stack in stacks for one in stack)
 
 
-def test_filters_records_and_showwarning_stay_the_programs(recorder: Recorder, tmp_path: Path):
+def test_filters_records_and_showwarning_stay_the_programs(
+    torch_recorder: Recorder, tmp_path: Path
+):
     code = (
         PROGRAM
         + """
@@ -125,7 +127,7 @@ syncs.uninstall()
 assert [one for one in warnings.filters if "shown" not in str(one)] == mine
 """
     )
-    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    recording = torch_recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
     marks = [mark.text for mark in recording.marks("sync")]
     assert len(marks) == 7
     explicit = [line for line in sync_lines(tmp_path / "side") if "cuda.sync" in line["message"]]
@@ -133,7 +135,7 @@ assert [one for one in warnings.filters if "shown" not in str(one)] == mine
     assert marks[-1] == f"sync {explicit[0]['source']}"
 
 
-def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
+def test_a_torch_without_cuda_is_left_alone(torch_recorder: Recorder):
     code = """
     import warnings
     import torch
@@ -142,13 +144,13 @@ def test_a_torch_without_cuda_is_left_alone(recorder: Recorder):
     warnings.warn("plain")
     syncs.uninstall()
     """
-    recording = recorder.run(code, NVPROBE_EMITTER="nvtx")
+    recording = torch_recorder.run(code, NVPROBE_EMITTER="nvtx")
     assert "plain" in recording.completed.stderr
     assert recording.marks("sync") == []
 
 
 def test_that_the_mode_is_a_prototype_is_told_only_to_who_sets_it(
-    recorder: Recorder, tmp_path: Path
+    torch_recorder: Recorder, tmp_path: Path
 ):
     code = (
         PROGRAM
@@ -205,7 +207,7 @@ except UserWarning:
 syncs.uninstall()
 """
     )
-    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    recording = torch_recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
     assert "prototype" not in recording.completed.stderr
 
 
@@ -246,9 +248,11 @@ assert not any("synchron" in str(key) for key in __warningregistry__), __warning
 """
 
 
-def test_after_three_steps_each_line_is_marked_once_a_step(recorder: Recorder, tmp_path: Path):
+def test_after_three_steps_each_line_is_marked_once_a_step(
+    torch_recorder: Recorder, tmp_path: Path
+):
     code = PROGRAM.replace("stacklevel=2", "stacklevel=1") + STEPS
-    recording = recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
+    recording = torch_recorder.run(code, NVPROBE_SIDECAR=str(tmp_path / "side"))
     marks = recording.marks("sync")
     pushed = [
         event.unix_ns for event in recording.events if (event.kind, event.text) == ("push", "step")
@@ -261,7 +265,7 @@ def test_after_three_steps_each_line_is_marked_once_a_step(recorder: Recorder, t
     assert recording.completed.stderr.count("UserWarning: the program's own") == 1
 
 
-def test_a_program_that_waits_by_the_thousand_passes_few_wrappers_a_step(recorder: Recorder):
+def test_a_program_that_waits_by_the_thousand_passes_few_wrappers_a_step(torch_recorder: Recorder):
     """The first waits of each step are followed, so that a rare one has its line all the same."""
     code = (
         PROGRAM
@@ -291,11 +295,11 @@ sync_methods.again()
 assert "tolist" not in vars(torch.Tensor)
 """
     )
-    recorder.run(code)
+    torch_recorder.run(code)
 
 
 def test_a_distributed_program_has_its_methods_noted_and_no_debug_mode(
-    recorder: Recorder, tmp_path: Path
+    torch_recorder: Recorder, tmp_path: Path
 ):
     code = (
         PROGRAM
@@ -316,7 +320,7 @@ assert torch.Tensor.item is torch._C.TensorBase.item
 assert "__getitem__" not in vars(torch.Tensor)
 """
     )
-    recording = recorder.run(
+    recording = torch_recorder.run(
         code, NVPROBE_SIDECAR=str(tmp_path / "side"), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0"
     )
     text = (recording.folder / "script.py").read_text().splitlines()
@@ -324,7 +328,7 @@ assert "__getitem__" not in vars(torch.Tensor)
     assert [line["source"] for line in sync_lines(tmp_path / "side")] == wanted
 
 
-def test_a_program_that_becomes_distributed_gives_the_debug_mode_up(recorder: Recorder):
+def test_a_program_that_becomes_distributed_gives_the_debug_mode_up(torch_recorder: Recorder):
     code = (
         PROGRAM
         + """
@@ -337,4 +341,4 @@ assert torch.Tensor.item is not torch._C.TensorBase.item
 dist.destroy_process_group()
 """
     )
-    recorder.run(code)
+    torch_recorder.run(code)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvprobe.instrumentation import startup
+from tests.nvtx_recorder.with_torch import TorchPython
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("recorder.c")
@@ -137,11 +138,15 @@ def build(folder: Path) -> Path:
 
 
 class Recorder:
-    """Runs Python code in a child process with the recorder attached."""
+    """Runs Python code in a child process with the recorder attached.
 
-    def __init__(self, library: Path, folder: Path) -> None:
+    ``torch``: the process to fork for code that needs nothing of the start of a process.
+    """
+
+    def __init__(self, library: Path, folder: Path, torch: TorchPython | None = None) -> None:
         self.library = library
         self.folder = folder
+        self.torch = torch
         self._runs = 0
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -183,14 +188,17 @@ class Recorder:
         variables = (self.launched(folder) if launched else self.environment(folder)) | environment
         if not attached:  # an empty path counts as a tool for the nvtx package
             del variables["NVTX_INJECTION64_PATH"]
-        completed = subprocess.run(
-            [sys.executable, *python, str(script), *arguments],
-            env=variables,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        if self.torch is not None and not python and not launched:
+            completed = self.torch.run(script, arguments, variables, timeout)
+        else:
+            completed = subprocess.run(
+                [sys.executable, *python, str(script), *arguments],
+                env=variables,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
         if check:
             assert completed.returncode == 0, completed.stderr[-4000:]
         return Recording(folder, completed)

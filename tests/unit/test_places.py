@@ -10,23 +10,32 @@ import textwrap
 from pathlib import Path
 
 from tests.nvtx_recorder import ROOT
+from tests.nvtx_recorder.with_torch import TorchPython
 
 Row = dict[str, object]
 
 
-def run(folder: Path, program: str) -> tuple[list[Row], list[str]]:
-    """Run a program with a sidecar; (its place rows, its lines)."""
+def run(
+    folder: Path, program: str, torch_python: TorchPython | None = None
+) -> tuple[list[Row], list[str]]:
+    """Run a program with a sidecar, all warnings errors; (its place rows, its lines)."""
     script = folder / "program.py"
-    script.write_text(textwrap.dedent(program).lstrip("\n"))
+    text = textwrap.dedent(program).lstrip("\n")
     kept = {key: value for key, value in os.environ.items() if "RANK" not in key}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(folder / "out")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    environment = {**kept, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(folder / "out")}
+    if torch_python is not None:
+        script.write_text(f"import warnings; warnings.simplefilter('error')\n{text}")
+        done = torch_python.run(script, (), environment, timeout=240)
+    else:
+        script.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", script.name],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
     assert done.returncode == 0, done.stderr
     return rows(folder / "out"), script.read_text().splitlines()
 
