@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,14 +17,21 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("NVPROBE_SHARED", ROOT.parent / "shared"))
 CORPUS = SHARED / "corpus"
 
-# The same examples in every run, so that a change is judged and not the dice;
-# `pytest --hypothesis-profile=explore` looks for new ones. How long it takes to make one says
-# how busy the machine is.
+# The same examples in every run, so that a change is judged and not the dice: all in CI, the first
+# quarter in scripts/check without --all; `pytest --hypothesis-profile=explore` looks for new ones.
+# How long it takes to make one says how busy the machine is.
 settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=25)
 settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("steady")
+
+
+def examples(number: int, **options: Any) -> settings:
+    """Settings of a property test: ``number`` examples where the profile has 100, else in ratio."""
+    share = settings.get_profile(settings.get_current_profile_name()).max_examples / 100
+    return settings(max_examples=max(1, round(number * share)), **options)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

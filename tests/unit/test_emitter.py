@@ -80,7 +80,7 @@ def test_use_refuses_an_unknown_backend():
         emitter.use("cupti")  # type: ignore[arg-type]
 
 
-def test_record_function_scopes_appear_in_a_torch_profile(recorder: Recorder):
+def test_record_function_scopes_appear_in_a_torch_profile(torch_recorder: Recorder):
     pytest.importorskip("torch")
     code = """
         import torch
@@ -102,10 +102,10 @@ def test_record_function_scopes_appear_in_a_torch_profile(recorder: Recorder):
         inner_event = next(event for event in run.events() if event.name == "inner")
         assert "aten::sum" in [child.name for child in inner_event.cpu_children]
     """
-    recorder.run(code, NVPROBE_EMITTER="record_function")
+    torch_recorder.run(code, NVPROBE_EMITTER="record_function")
 
 
-def test_a_phase_in_a_range_of_its_name_is_one_scope(recorder: Recorder):
+def test_a_phase_in_a_range_of_its_name_is_one_scope(torch_recorder: Recorder):
     pytest.importorskip("torch")
     code = """
         import json
@@ -127,7 +127,7 @@ def test_a_phase_in_a_range_of_its_name_is_one_scope(recorder: Recorder):
         names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
         assert names.count("forward") == 5 and names.count("loss") == 1, names
     """
-    recorder.run(code, NVPROBE_EMITTER="record_function")
+    torch_recorder.run(code, NVPROBE_EMITTER="record_function")
 
 
 def test_scopes_are_in_no_graph_and_no_mode_of_the_program(recorder: Recorder):

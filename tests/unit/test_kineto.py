@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
@@ -27,6 +27,7 @@ from nvprobe.readers.kineto.events import (
 from nvprobe.readers.kineto.metadata import rank_of
 from nvprobe.readers.kineto.stream import PIECE
 from nvprobe.trace import NO_NAME, OpKind, RangeSource
+from tests.conftest import examples
 
 BASE = 1_790_857_026_000_000_000
 
@@ -165,7 +166,7 @@ def small_trace(count: int) -> tuple[str, list[int]]:
     return document(*events), starts
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(cut=st.integers(1, 4000), packed=st.booleans())
 def test_truncation_anywhere_keeps_every_event_before_it(
     tmp_path_factory: pytest.TempPathFactory, cut: int, packed: bool

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis import Analysis
@@ -17,6 +17,7 @@ from nvprobe.attribution import attribute
 from nvprobe.report.document import to_json
 from nvprobe.trace import Trace
 from nvprobe.trace.sidecar import AllocatorSamples, CaptureRanges, ModuleCalls, Sidecar
+from tests.conftest import examples
 from tests.unit.analysis.scenes import BF16_GEMM, H200, Scene, loop
 from tests.unit.analysis.scenes import analysis_of as analysis_of_scene
 
@@ -53,7 +54,7 @@ READING = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(READING, max_size=9, unique_by=lambda row: (row["ordinal"], row["time"])),
     st.lists(st.integers(0, 4_000), max_size=8, unique=True).map(sorted),

@@ -7,12 +7,13 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.kernels.counters import Averages, Bound, counter_use
 from nvprobe.attribution import attribute
 from nvprobe.trace import Counters, Devices, Trace
+from tests.conftest import examples
 from tests.random_traces import END, traces
 
 SM, TENSOR, READ, WRITE, ISSUE = (
@@ -40,7 +41,7 @@ def _sampled(trace: Trace, rows: list[tuple[int, int, int, float]]) -> Trace:
 INSTANTS = st.lists(st.integers(0, END), min_size=0, max_size=8, unique=True).map(sorted)
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(traces(), INSTANTS, INSTANTS, st.integers(0, 7))
 def test_averages_are_those_of_a_loop_over_nanoseconds(
     trace: Trace, first: list[int], second: list[int], salt: int

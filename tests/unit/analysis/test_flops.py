@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.kernels.flops import CONVOLUTIONS, FORMULAS, Inputs
 from nvprobe.merging.load import load
+from tests.conftest import examples
 
 torch = pytest.importorskip("torch")
 
@@ -91,7 +92,7 @@ def _recorded(one: dict[str, Any], order: list[str], **more: Any) -> str:
     ])  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(convolutions())
 def test_a_convolution_is_what_torch_counts(one: dict[str, Any]) -> None:
     from torch.utils.flop_counter import conv_flop_count
@@ -110,7 +111,7 @@ def test_a_convolution_is_what_torch_counts(one: dict[str, Any]) -> None:
     assert elements == result.numel()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(convolutions(), st.tuples(*[st.booleans()] * 3))
 def test_a_backward_is_one_product_for_each_gradient(
     one: dict[str, Any], wanted: tuple[bool, bool, bool]
@@ -180,7 +181,7 @@ def _attended(one: dict[str, int], *, causal: bool) -> int:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.fixed_dictionaries({key: st.integers(1, 6) for key in
                            ("batch", "shared", "groups", "queries", "keys", "width", "deep")}),

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.memory import memory
 from nvprobe.analysis.model import Steps
 from nvprobe.attribution import attribute
 from nvprobe.trace import Devices, MemoryEvents, Trace
+from tests.conftest import examples
 from tests.random_traces import END, traces
 
 CAPACITY = [1000, 2000]
@@ -55,7 +56,7 @@ EVENT = st.tuples(
 STEP = st.tuples(st.integers(0, 1), st.integers(0, END), st.integers(0, END))
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     traces(), st.lists(EVENT, max_size=12), st.lists(STEP, max_size=4), st.sampled_from([None, 100])
 )

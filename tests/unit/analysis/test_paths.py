@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.path_quantities import path_quantities, walk_order
 from nvprobe.attribution import attribute
 from tests.analysis_oracle import AnalysisOracle
+from tests.conftest import examples
 from tests.random_traces import traces
 
 
@@ -20,7 +21,7 @@ def path_tuples(paths) -> list[tuple[str, ...]]:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(traces())
 def test_quantities_are_the_oracles(trace):
     attribution = attribute(trace)
@@ -42,7 +43,7 @@ def test_quantities_are_the_oracles(trace):
         assert table.gpu_span_ns[row] == spans[path] + sum(map(oracle.span, replayed))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(traces())
 def test_walk_order_is_depth_first(trace):
     paths = attribute(trace).paths

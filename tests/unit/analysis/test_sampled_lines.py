@@ -24,6 +24,7 @@ from nvprobe.report.console.terminal import console_for, print_report
 from nvprobe.report.console.view import View
 from nvprobe.report.document import to_json
 from nvprobe.trace import CallChains, Frames, Samples, Trace
+from tests.conftest import examples
 from tests.random_waits import FRAME_NAMES, STRINGS, wait_traces
 from tests.unit.readers.exports import THREAD, kernel, launch, pushed
 from tests.unit.readers.test_python_samples import (
@@ -108,7 +109,7 @@ def by_line(one: Waits) -> Counter[tuple[str | None, Cause]]:
     return total
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(wait_traces())
 def test_samples_without_gaps_tell_what_frames_tell(trace: Trace) -> None:
     assume(trace.frames.recorded)

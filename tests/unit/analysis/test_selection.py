@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis import analyze
@@ -19,7 +19,7 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.errors import UsageError
 from nvprobe.readers import load
 from nvprobe.trace import NO_ROW, Trace
-from tests.conftest import CORPUS
+from tests.conftest import CORPUS, examples
 from tests.random_waits import wait_traces
 
 
@@ -170,7 +170,7 @@ def test_captures_without_something_can_be_filtered(corpus: Path, path: str) -> 
 
 
 @given(cuts=st.lists(st.integers(5_000_000, 50_000_000), min_size=1, max_size=5, unique=True))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_windows_partition_the_ops(cuts: list[int]) -> None:
     """Whatever the cuts, every op lies in one window, and with it its time and its owner."""
     if not CORPUS.is_dir():
@@ -327,7 +327,7 @@ def test_calls_for_another_device_are_no_lost_launches(corpus: Path) -> None:
 
 
 @given(wait_traces())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_threads_part_the_idle_time_of_any_trace(trace: Trace) -> None:
     whole = analyze(attribute(trace))
     assert whole.waits is not None

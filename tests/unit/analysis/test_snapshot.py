@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.memory import snapshot_peaks
 from nvprobe.errors import InputError
 from nvprobe.readers.memory_snapshot import MemorySnapshot, load_memory_snapshot
+from tests.conftest import examples
 
 FORWARD = [
     {"filename": "/opt/site-packages/torch/nn/linear.py", "line": 9, "name": "forward"},
@@ -121,7 +122,7 @@ def _replay(history: list[tuple[str, int, int]], held: dict[int, int]) -> int:
     return fullest
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     wishes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100)), max_size=40),
     before=st.dictionaries(st.integers(1, 6), st.integers(1, 100)),

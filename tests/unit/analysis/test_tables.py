@@ -9,7 +9,7 @@ from itertools import count
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.kernels.by_name import copies, kernels, suspect_ops
@@ -19,12 +19,13 @@ from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution import attribute
 from nvprobe.trace import Spans
 from tests.analysis_oracle import AnalysisOracle
+from tests.conftest import examples
 from tests.oracle import STEP_WORDS
 from tests.random_traces import traces
 from tests.unit.analysis.scenes import ADD, Scene, analysis_of
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(traces())
 def test_devices_are_busy_or_idle_between_first_and_last_op(trace):
     table, oracle = device_use(attribute(trace)), AnalysisOracle(trace)
@@ -44,7 +45,7 @@ def test_devices_are_busy_or_idle_between_first_and_last_op(trace):
     assert found == expected
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(traces())
 def test_kernels_and_copies_hold_every_op_once(trace):
     attribution = attribute(trace)
@@ -65,7 +66,7 @@ def test_kernels_and_copies_hold_every_op_once(trace):
         assert by_owner[int(work.top_path[row])] == work.top_path_ns[row]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(traces())
 def test_an_op_is_suspect_if_its_successor_comes_and_goes(trace):
     attribution = attribute(trace)
@@ -95,7 +96,7 @@ def is_step(name: str) -> bool:
     return re.split(r"[^A-Za-z]", name)[-1].lower() in STEP_WORDS
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(traces(crossing=False))
 def test_steps_own_what_was_called_for_in_them(trace):
     attribution, oracle = attribute(trace), AnalysisOracle(trace)

@@ -6,7 +6,7 @@ from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting import host_time, idle
@@ -14,6 +14,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.analysis.waiting.waits import waits
 from nvprobe.attribution import attribute
 from nvprobe.trace import Trace
+from tests.conftest import examples
 from tests.oracle_waits import WaitOracle
 from tests.overlap_agreement import overlaps_agree
 from tests.random_waits import wait_traces
@@ -68,19 +69,19 @@ def agree(trace: Trace) -> None:
     assert h.idle_ns.sum() == i.ns[i.cause == Cause.HOST].sum()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100, suppress_health_check=list(HealthCheck))
 @given(wait_traces(crossing=False))
 def test_nested_ranges(trace: Trace) -> None:
     agree(trace)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(wait_traces(crossing=True))
 def test_crossing_ranges(trace: Trace) -> None:
     agree(trace)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(wait_traces(crossing=False))
 def test_a_few_pieces_at_a_time(trace: Trace) -> None:
     with patch.object(idle, "_BATCH", 3), patch.object(host_time, "_BATCH", 3):

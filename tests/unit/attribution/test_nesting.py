@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.attribution.nesting import nest
+from tests.conftest import examples
 
 rows = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(-1, 12)), min_size=1, max_size=14
@@ -19,7 +20,7 @@ def nested(rows):
     return nest(thread, start, start + np.array([n for _, _, n in rows], np.int64), 2)
 
 
-@settings(max_examples=1500)
+@examples(1500)
 @given(rows)
 def test_open_ranges_at_every_instant(rows) -> None:
     nesting = nested(rows)
@@ -37,7 +38,7 @@ def test_open_ranges_at_every_instant(rows) -> None:
             assert innermost == (wanted[-1] if wanted else None), now
 
 
-@settings(max_examples=1500)
+@examples(1500)
 @given(rows)
 def test_zones_are_where_ranges_that_cross_are_open(rows) -> None:
     nesting = nested(rows)

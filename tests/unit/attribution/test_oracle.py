@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from nvprobe.attribution import Method, attribute, ledger
 from nvprobe.trace import Trace
+from tests.conftest import examples
 from tests.oracle import Oracle
 from tests.random_traces import END, traces
 
@@ -35,7 +36,7 @@ def agree(trace: Trace, every_range: bool = True) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(traces())
 def test_every_path_open_at_any_instant_is_known_beforehand(trace: Trace) -> None:
     found, oracle = attribute(trace), Oracle(trace)
@@ -48,13 +49,13 @@ def test_every_path_open_at_any_instant_is_known_beforehand(trace: Trace) -> Non
     assert len(found.open.trie) == before
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(300, suppress_health_check=list(HealthCheck))
 @given(traces(crossing=False))
 def test_nested_ranges(trace: Trace) -> None:
     agree(trace)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(300, suppress_health_check=list(HealthCheck))
 @given(traces(crossing=True))
 def test_crossing_ranges(trace: Trace) -> None:
     agree(trace)

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.merging.clock import REACH_NS, clock_offset
@@ -23,6 +23,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
+from tests.conftest import examples
 
 Span = tuple[str, int, int]
 UTC = 10**18
@@ -114,7 +115,7 @@ def test_drift_is_the_line_through_all_pairs(gain: float) -> None:
 intervals = st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 15)), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(intervals)
 def test_most_pairs_decide(rows: list[tuple[int, int]]) -> None:
     low = np.array([low for low, _ in rows])
@@ -125,7 +126,7 @@ def test_most_pairs_decide(rows: list[tuple[int, int]]) -> None:
     assert all(allowed[at] == count for at in range(begin, end + 1))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(st.integers(0, 10**10), st.integers(-1000, 1000)), min_size=3, max_size=9)
 )

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.path_quantities import path_quantities
@@ -30,6 +30,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
+from tests.conftest import examples
 from tests.oracle import Oracle
 
 MAIN, FIRST, SECOND = 0, 1, 2
@@ -262,7 +263,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(RUNS, st.data())
 def test_a_run_has_the_nodes_of_the_run_that_it_repeats_or_none(templates, data):
     drawn = data.draw(st.lists(st.tuples(st.sampled_from(templates), st.booleans()), max_size=6))

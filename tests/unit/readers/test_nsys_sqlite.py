@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nvprobe.errors import InputError
@@ -17,6 +17,7 @@ from nvprobe.readers import load
 from nvprobe.readers.nsys.gpu import by_context
 from nvprobe.readers.nsys.sqlite import SqliteTables
 from nvprobe.trace import NO_NAME, NO_PAYLOAD, NO_ROW, OPEN, Ops, Syncs
+from tests.conftest import examples
 from tests.unit.readers.exports import (
     DDL,
     PROCESS,
@@ -180,7 +181,7 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
 
 @example(cut=0, seed=0, flips=9)  # a schema that is no UTF-8
 @given(cut=st.integers(0, 40_000), seed=st.integers(0, 2**32 - 1), flips=st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_damage_gives_a_trace_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, cut: int, seed: int, flips: int
 ) -> None:
@@ -475,7 +476,7 @@ _VALUE = st.one_of(
 
 
 @given(rows=st.lists(st.tuples(*[_VALUE] * 6), max_size=8))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_value_in_any_column_crashes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]
 ) -> None:

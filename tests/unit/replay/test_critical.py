@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis.replay.critical import Part, critical_path
 from nvprobe.analysis.replay.model import NEVER, Model
 from nvprobe.analysis.replay.run import completion, replay
+from tests.conftest import examples
 from tests.unit.replay.models import models
 from tests.unit.replay.test_search import loop
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(models(least=4))
 def test_it_adds_up(model: Model) -> None:
     model = dataclasses.replace(model, tails=np.full_like(model.tails, NEVER))

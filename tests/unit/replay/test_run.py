@@ -5,12 +5,13 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.replay import run
 from nvprobe.analysis.replay.model import NOTHING, Model
 from nvprobe.analysis.replay.run import completion, replay, step_times
+from tests.conftest import examples
 from tests.oracle_replay import replay_oracle
 from tests.unit.replay.models import models
 
@@ -23,7 +24,7 @@ def times(model: Model, threshold: int) -> tuple[list[int], list[int]]:
     return found.event.tolist(), found.op.tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(models())
 def test_loop_and_scan_are_the_oracle(model: Model) -> None:
     wanted = replay_oracle(model)
@@ -36,7 +37,7 @@ def end(model: Model) -> int:
     return max(int(found.event.max()), int(found.op.max(initial=0)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(models(), st.data())
 def test_adding_time_never_ends_sooner(model: Model, data: st.DataObject) -> None:
     longer = model.edit()
@@ -48,7 +49,7 @@ def test_adding_time_never_ends_sooner(model: Model, data: st.DataObject) -> Non
     assert end(longer) >= end(model)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(models(), st.data())
 def test_dropping_a_wait_never_ends_later(model: Model, data: st.DataObject) -> None:
     free = model.edit()
@@ -56,7 +57,7 @@ def test_dropping_a_wait_never_ends_later(model: Model, data: st.DataObject) -> 
     assert end(free) <= end(model)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(models())
 def test_steps_add_up_to_the_window(model: Model) -> None:
     found = replay(model)
@@ -65,7 +66,7 @@ def test_steps_add_up_to_the_window(model: Model) -> None:
         assert step_times(model, found).sum() == done[-1] - done[0]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(models(least=6))
 def test_a_section_without_a_past_is_a_model_of_its_own(model: Model) -> None:
     borders = model.borders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvprobe.analysis.replay import changes
@@ -22,6 +22,7 @@ from nvprobe.analysis.replay.model import (
 )
 from nvprobe.analysis.replay.run import replay
 from nvprobe.analysis.replay.search import NOTABLE, Proposal, search
+from tests.conftest import examples
 from tests.unit.replay.models import models
 
 
@@ -129,7 +130,7 @@ def test_what_is_expected_is_the_mean_of_what_may_be() -> None:
     assert saving.mid == pytest.approx((0 + 0.25) / 2, abs=0.01)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(models(), st.data())
 def test_dropping_never_ends_later(model: Model, data: st.DataObject) -> None:
     gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(model.events),

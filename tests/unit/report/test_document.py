@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
@@ -19,7 +19,7 @@ from nvprobe.report.result_tables import RESULTS, result_tables
 from nvprobe.report.schema import NAMED, arrow, fields, flat
 from nvprobe.trace import Trace
 from nvprobe.trace.rows import Row, is_, ns, pair
-from tests.conftest import ROOT
+from tests.conftest import ROOT, examples
 from tests.random_waits import wait_traces
 
 
@@ -88,7 +88,7 @@ def test_lists_become_tables_that_refer_to_their_row() -> None:
     assert values == [(1, None, None), (None, 0.5, None), (None, None, "mm"), (None, None, None)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(wait_traces())
 def test_any_document_is_as_declared(trace: Trace) -> None:
     analysis = analyze(attribute(trace))

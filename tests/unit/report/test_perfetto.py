@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
@@ -18,6 +18,7 @@ from nvprobe.attribution import attribute
 from nvprobe.report.perfetto import write_perfetto
 from nvprobe.report.timeline import timeline
 from nvprobe.trace import Trace
+from tests.conftest import examples
 from tests.random_waits import wait_traces
 
 
@@ -67,7 +68,7 @@ def check_flows(events: list[dict[str, Any]], tracks: dict[Any, list[Any]]) -> N
             assert any(a <= time <= b and cat == kind for a, b, cat in tracks[place])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(wait_traces(crossing=True))
 def test_any_trace(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     analysis = analyze(attribute(trace))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
@@ -13,6 +13,7 @@ from nvprobe.analysis.waiting.host_causes import Cause
 from nvprobe.attribution import attribute
 from nvprobe.report.timeline import Timeline, TrackKind, timeline
 from nvprobe.trace import Trace
+from tests.conftest import examples
 from tests.random_waits import wait_traces
 
 
@@ -20,7 +21,7 @@ def kinds(found: Timeline) -> np.ndarray:
     return np.array([track.kind for track in found.tracks], np.int8)[found.slices.track]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(wait_traces(crossing=True))
 def test_idle_stretches_are_the_gaps_and_add_up_by_cause(trace: Trace) -> None:
     waits = analyze(attribute(trace)).waits
@@ -34,7 +35,7 @@ def test_idle_stretches_are_the_gaps_and_add_up_by_cause(trace: Trace) -> None:
         assert int(length[found.cause == cause].sum()) == causes.get(int(cause), 0)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(wait_traces(crossing=True))
 def test_no_two_slices_of_a_lane_overlap_and_none_is_lost(trace: Trace) -> None:
     analysis = analyze(attribute(trace))
@@ -50,7 +51,7 @@ def test_no_two_slices_of_a_lane_overlap_and_none_is_lost(trace: Trace) -> None:
         assert sorted(slices.row[kind == wanted].tolist()) == rows.tolist()
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(wait_traces())
 def test_an_op_leads_to_its_call_also_in_a_part(trace: Trace) -> None:
     analysis = analyze(attribute(trace))

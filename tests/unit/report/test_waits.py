@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nvprobe.analysis import analyze
 from nvprobe.analysis.result import Analysis
@@ -15,6 +15,7 @@ from nvprobe.report.console.terminal import console_for, print_report
 from nvprobe.report.console.view import ALL, View
 from nvprobe.report.document import to_dict, to_json
 from nvprobe.trace import Trace
+from tests.conftest import examples
 from tests.random_waits import wait_traces
 
 BREAKDOWNS = ("cause", "path", "line", "stream", "step")
@@ -26,7 +27,7 @@ def printed(analysis: Analysis, by: str, width: int = 100) -> str:
     return text.getvalue()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(wait_traces())
 def test_any_trace_is_shown_and_adds_up(trace: Trace) -> None:
     analysis = analyze(attribute(trace))
