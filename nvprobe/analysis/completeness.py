@@ -190,6 +190,13 @@ def _savings(replayed: Fidelity | None) -> Missing | None:
     """Where the model of a step does not give the step, savings are bounds of idle time."""
     if replayed is None or replayed.passed:
         return None
+    if replayed.too_long:
+        return Missing(
+            "savings by replay",
+            "steps have too many calls, and waits between them, to be replayed again and again: "
+            "findings give bounds of the profiled window",
+            "shorter steps: a micro-batch, a token",
+        )
     why = f"a replay of the captured steps is {max(replayed.error, replayed.usual_error):.1%} off"
     if replayed.lost_ops:
         why += f"; {replayed.lost_ops:,} GPU ops have no call"

@@ -77,6 +77,8 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
         raise UsageError(
             "no replay: it needs three steps with GPU work, which the capture does not have"
         )
+    if good.too_long:
+        raise UsageError("no replay: the steps of the capture have too many calls that wait")
     if by is None:
         error = max(good.error, good.usual_error)
         raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")

@@ -81,7 +81,7 @@ def replayed(
     others = [one for one in found if id(one) not in weighed]
     for finder in FINDERS:
         proposed += finder(evidence, few)
-    savings = search(by.models, [p for _, p in proposed])
+    savings = search(by.models, [p for _, p in proposed], 1 if few.is_long else None)
     place = {one.proposal: number for number, one in enumerate(savings)}
     out = [_with_saving(evidence, proposed[one.proposal][0], one, by, place) for one in savings]
     return out, others

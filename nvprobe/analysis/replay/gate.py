@@ -9,7 +9,7 @@ import numpy as np
 
 from nvprobe.analysis.replay.build import Captured
 from nvprobe.analysis.replay.model import NEVER, Model
-from nvprobe.analysis.replay.run import replay, step_times
+from nvprobe.analysis.replay.run import replay, replay_cost, step_times
 from nvprobe.trace import Column
 
 CLOSE = 0.01
@@ -18,6 +18,8 @@ MANY, LEAST = 60_000, 4
 """Events that are replayed of a capture with more of them, and steps in each of three pieces."""
 CLOSE_USUAL = 0.03
 """The same with one gap and one latency for all ops."""
+LONGEST = 15_000
+"""A step that costs more to replay is not: findings need some hundreds of replays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Fidelity:
     """Replayed with one gap and one latency for all ops."""
     late_ns: int
     lost_ops: int
+    too_long: bool = False
+    """A replay of a step would take too long, so none was made."""
 
     @property
     def error(self) -> float:
@@ -45,7 +49,7 @@ class Fidelity:
     def passed(self) -> bool:
         """Whether savings may be replayed."""
         close = self.error <= CLOSE and self.usual_error <= CLOSE_USUAL
-        return self.captured_ns > 0 and close
+        return self.captured_ns > 0 and close and not self.too_long
 
 
 def fidelity(captured: Captured) -> Fidelity:
@@ -53,8 +57,11 @@ def fidelity(captured: Captured) -> Fidelity:
 
     Of a long capture not all steps are replayed, but some from its begin, middle and end.
     """
-    usual = _usual(captured)
     recorded = np.diff(captured.completion())
+    late_ns, lost_ops = captured.edges.late_ns, captured.lost_ops
+    if replay_cost(captured.model) > LONGEST * len(recorded):
+        return Fidelity(int(np.median(recorded)), 0, 0, late_ns, lost_ops, too_long=True)
+    usual = _usual(captured)
     lengths: tuple[list[Column], ...] = ([], [], [])
     for low, high in _pieces(len(captured.uncut.events), len(recorded)):
         lengths[0].append(recorded[low + 1 : high])
@@ -63,7 +70,6 @@ def fidelity(captured: Captured) -> Fidelity:
                 model = model.section(low, high, captured.events.begin)
             out.append(step_times(model, replay(model))[1:])
     captured_ns, replayed_ns, usual_ns = (int(np.median(np.concatenate(one))) for one in lengths)
-    late_ns, lost_ops = captured.edges.late_ns, captured.lost_ops
     return Fidelity(captured_ns, replayed_ns, usual_ns, late_ns, lost_ops)
 
 

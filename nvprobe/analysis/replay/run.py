@@ -37,6 +37,11 @@ def replay(model: Model) -> Times:
     return _Scan(model).run(borders)
 
 
+def replay_cost(model: Model) -> int:
+    """How long a replay takes, in events of the plain loop (1 µs or so each)."""
+    return min(len(model.events), _WORTH_A_SCAN * len(_segments(model)))
+
+
 def step_times(model: Model, times: Times) -> Column:
     """Length of each step: from when host and launched ops are done at its begin to its end."""
     return np.maximum(np.diff(completion(model, times)), model.floor)

@@ -10,14 +10,17 @@ import numpy as np
 from nvprobe.analysis.replay.build import Captured
 from nvprobe.analysis.replay.calls import Recorded
 from nvprobe.analysis.replay.model import EventKind, Model
+from nvprobe.analysis.replay.run import replay_cost
 from nvprobe.analysis.waiting.host_time import thread_lanes
 from nvprobe.attribution.intervals import Coverage
 from nvprobe.attribution.kinds import CATEGORY_KINDS, RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
 from nvprobe.trace import NO_NAME, NO_ROW, Column, RangeSource, Trace
 
-STEPS = 4
+STEPS, LEAST_STEPS = 4, 2
 """Neighboring steps that are replayed; the first only fills the queue."""
+SHORT = 8_000
+"""Steps that cost more than this to replay are two, and one model decides the order of changes."""
 _MODULES = {name for name, kind in CATEGORY_KINDS.items() if kind == Kind.MODULE}
 
 
@@ -74,6 +77,11 @@ class Sample:
         return np.append(inside, False)[self.gap_path]
 
     @cached_property
+    def is_long(self) -> bool:
+        """Whether replays of it take so long that few are made."""
+        return replay_cost(self.model) > SHORT
+
+    @cached_property
     def step(self) -> Column:
         """Step of each event, from 0."""
         return np.cumsum(self.model.events.kind == EventKind.STEP) - 1
@@ -102,7 +110,8 @@ class Sample:
 def sample(attribution: Attribution, captured: Captured) -> Sample:
     """The neighboring steps that together are nearest to the median step."""
     borders = captured.model.borders
-    count = min(STEPS, len(borders) - 1)
+    long = STEPS * replay_cost(captured.model) > SHORT * (len(borders) - 1)
+    count = min(LEAST_STEPS if long else STEPS, len(borders) - 1)
     lengths = np.diff(captured.completion())
     far = np.abs(lengths - np.median(lengths[1:]))
     sums = np.convolve(far, np.ones(max(count - 1, 1)), "valid")[1:]

@@ -53,15 +53,19 @@ class Saving:
     """Position of the proposal that saves the same, where nothing remains after it."""
 
 
-def search(bases: Sequence[Model], proposals: Sequence[Proposal]) -> list[Saving]:
+def search(
+    bases: Sequence[Model], proposals: Sequence[Proposal], deciding: int | None = None
+) -> list[Saving]:
     """Savings worth a change, the best first.
 
-    ``bases``: the model by every calibration that may hold, the likeliest first.
+    ``bases``: the model by every calibration that may hold, the likeliest first; the first
+    ``deciding`` of them say what is expected and the order, the others count for the bounds alone.
     """
     steps = [step_of(model) for model in bases]
-    levels = [_after(bases, steps, steps, one) for one in proposals]
+    first, now = bases[:deciding], steps[:deciding]
+    levels = [_after(first, now, now, one) for one in proposals]
     found = []
-    for number, after, instead in _greedy(bases, steps, proposals, levels):
+    for number, after, instead in _greedy(first, now, proposals, levels):
         low, high = _bounds(bases, steps, proposals[number])
         mid = levels[number].mid
         found.append(Saving(number, min(low, mid), mid, max(high, mid), after, instead))

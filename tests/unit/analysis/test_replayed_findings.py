@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nvprobe.analysis import Analysis
+from nvprobe.analysis.replay import gate
 from tests.unit.analysis.scenes import (
     ADD,
     BF16_GEMM,
@@ -247,6 +248,16 @@ def test_a_few_conversions_do_not_make_all_norms_faster() -> None:
     )
     assert "layout_conversion" not in few or few["layout_conversion"].step_saving.mid < 5
     assert many["layout_conversion"].step_saving.mid > 25
+
+
+def test_steps_too_long_to_be_replayed_have_bounds_of_idle_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "LONGEST", 0)
+    analysis = analyzed(masked)
+    (entry,) = [one for one in analysis.missing if one.what == "savings by replay"]
+    assert "too many calls" in entry.why
+    assert all(one.step_saving is None for one in analysis.findings or ())
 
 
 def two_streams(scene: Scene) -> None:

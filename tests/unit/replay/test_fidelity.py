@@ -13,6 +13,7 @@ from nvprobe.analysis.replay import gate
 from nvprobe.analysis.replay.build import Captured, build
 from nvprobe.analysis.replay.gate import CLOSE, fidelity
 from nvprobe.analysis.replay.model import ALL, NOTHING, EventKind
+from nvprobe.analysis.replay.run import replay_cost
 from nvprobe.analysis.selection import Selection, select
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.waits import waits
@@ -57,6 +58,17 @@ def mixed(scene: Scene) -> None:
     scene.item()
     scene.call("cudaDeviceSynchronize", 4 * US)
     scene.host(30 * US)
+
+
+def test_steps_that_take_too_long_to_replay_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = built(loop(mixed, steps=5).trace())
+    assert captured is not None
+    assert not fidelity(captured).too_long
+    cost = replay_cost(captured.model)
+    monkeypatch.setattr(gate, "LONGEST", cost // 5 - 1)
+    found = fidelity(captured)
+    assert found.too_long
+    assert not found.passed
 
 
 def test_a_scene_is_replayed_exactly() -> None:

@@ -53,6 +53,22 @@ def found(model: Model, *edits: Edit):
     return search([model], [Proposal(edit, 1.0) for edit in edits])
 
 
+def test_of_long_steps_the_first_model_decides_and_all_bound() -> None:
+    """The GPU is the bottleneck by one calibration, the host by the others."""
+    bases = [loop(100, 70), loop(50, 70), loop(133, 70)]
+
+    def half(model: Model, level: Level) -> None:
+        model.events.gap[:] //= 2
+
+    few, alone, all_ = (
+        search(models, [Proposal(half, 1.0)], deciding)[0]
+        for models, deciding in ((bases, 1), (bases[:1], None), (bases, None))
+    )
+    assert few.mid == alone.mid > all_.mid
+    assert few.after_previous == alone.after_previous
+    assert (few.low, few.high) == (all_.low, all_.high)
+
+
 def test_an_empty_change_saves_exactly_nothing() -> None:
     model = loop(100, 30)
     assert step_of(changed(model, same, Level.MID)) == step_of(model) == 1000
