@@ -46,7 +46,7 @@ JOBS = (
     "ddp_late", "ddp", "blocking", "hidden", "fsdp2_late", "tensor_late", "tensor", "compiled_late",
     "fsdp2", "compiled",
 )  # fmt: skip
-ALONE_S, JOB_S, END_S = 50.0, 45.0, 5.0
+ALONE_S, JOB_S, END_S = 80.0, 60.0, 5.0
 """Limits: without a profiler, of a job, and between an interrupt and the kill."""
 LARGE_BYTES = 2**20
 """Smaller messages take what a launch takes, not what the network does."""

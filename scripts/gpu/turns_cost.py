@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--seconds", default="8,14,0", help="before the window, in it, for parts")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     result: dict[str, Any] = {}
     for name in chosen.only.split(","):
         result[name] = one = measure(name, chosen.nsys, chosen.seconds)
