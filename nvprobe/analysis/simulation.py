@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -49,6 +49,16 @@ class Asked:
     batch: float = 1.0
     """How many times as many examples are in a step."""
 
+    def each(self) -> Iterator[Asked]:
+        """One change after the other."""
+        yield from (Asked(remove_sync=(line,)) for line in self.remove_sync)
+        yield from (Asked(cuda_graph=(path,)) for path in self.cuda_graph)
+        yield from (Asked(speed_up={name: times}) for name, times in self.speed_up.items())
+        yield from (Asked(overlap=(path,)) for path in self.overlap)
+        yield from (Asked(drop=(name,)) for name in self.drop)
+        if self.batch != 1:
+            yield Asked(batch=self.batch)
+
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
@@ -64,15 +74,15 @@ class Simulation:
     after: tuple[OnPath, ...]
 
 
-def simulate(attribution: Attribution, asked: Asked) -> Simulation:
-    """Replay the captured steps with changes.
+def simulate(attribution: Attribution, asked: Asked, process: int | None = None) -> Simulation:
+    """Replay the captured steps of a process, by default the one with most, with changes.
 
     Raises UsageError where the capture has no steps to replay, a replay of it is not the captured
     step, or it has nothing of what a change names.
     """
     found = steps(attribution, lost_launches(attribution))
     waited = waits(attribution, found)
-    by, good = replay_of(attribution, found, waited)
+    by, good = replay_of(attribution, found, waited, process)
     if good is None:
         raise UsageError(
             "no replay: it needs three steps with GPU work, which the capture does not have"
@@ -84,7 +94,7 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
         raise UsageError(f"no replay: the replayed step is {error:.1%} off the captured one")
     few, model = by.sample, by.models[0]
     classes = classify(attribution)
-    edit = _edit(few, asked, waited.syncs)
+    edit = edit_of(few, asked, waited.syncs)
     return Simulation(
         step_ns=by.step_ns,
         saving=weigh(by.models, edit),
@@ -96,8 +106,8 @@ def simulate(attribution: Attribution, asked: Asked) -> Simulation:
     )
 
 
-def _edit(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
-    """All changes, one after the other."""
+def edit_of(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
+    """All changes, one after the other. Raises UsageError for what the steps do not have."""
     edits = [
         *(remove_sync(few, _at_line(few, line, syncs)) for line in asked.remove_sync),
         *(cuda_graph(few, _launches_in(few, path)) for path in asked.cuda_graph),
@@ -173,17 +183,38 @@ def _of_class(classes: OpClasses, name: str) -> Column:
     raise UsageError(f"--speed-up {name}: classes are {', '.join(known)}")
 
 
-def _without(few: Sample, path: str) -> Edit:
-    paths = _matching(few, "--drop", path)
-    events, ops = _events_in(few, paths), _ops_in(few, paths)
+def _without(few: Sample, name: str) -> Edit:
+    """Without a path, or without a kernel: then what the host does before its call may stay."""
+    ops, paths = _of_kernel(few, name), _below(few, name)
+    if not paths.any() and not ops.any():
+        raise UsageError(
+            f"--drop {name}: not a path of the capture (--show ranges lists them), nor a kernel of "
+            "its steps"
+        )
+    if paths.any():
+        events, ops = _events_in(few, paths), _ops_in(few, paths)
+        launches = events
+    else:
+        events, launches = np.zeros((2, len(few.events)), bool)
+        launches[few.model.ops.event[ops]] = True
+        launches[few.model.ops.event[~ops]] = False  # a graph has other nodes
     if not (events.any() or ops.any()):
-        raise UsageError(f"--drop {path}: nothing of the steps is in this path")
+        raise UsageError(f"--drop {name}: nothing of the steps is in this path")
 
     def edit(model: Model, level: Level) -> None:
-        changes.drop(model, events)
+        changes.drop(model, launches if level == Level.HIGH else events)
         changes.drop_ops(model, ops)
+        model.events.dur[launches] = 0
 
     return edit
+
+
+def _of_kernel(few: Sample, pattern: str) -> Column:
+    """Bool per op: a kernel whose short name matches."""
+    trace = few.attribution.trace
+    rows, code = np.unique(trace.ops.short_name[few.op], return_inverse=True)
+    known = [fnmatchcase(text or "", pattern) for text in trace.texts(rows)]
+    return np.asarray(np.array(known, bool)[code] & (trace.ops.kind[few.op] == OpKind.KERNEL))
 
 
 def _at_line(few: Sample, line: str, syncs: Syncs) -> Column:
@@ -197,19 +228,25 @@ def _at_line(few: Sample, line: str, syncs: Syncs) -> Column:
     return np.asarray(events)
 
 
-def _matching(few: Sample, option: str, pattern: str) -> Column:
+def _below(few: Sample, pattern: str) -> Column:
     """Bool per path, the last one for none: it matches, or is below one that does."""
     paths = few.attribution.paths
     texts = paths.texts()
     own = [fnmatchcase(one, pattern) or fnmatchcase(shown_path(one), pattern) for one in texts]
     out = np.array([*own, False], bool)
+    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
+        rows = np.flatnonzero(paths.depth == depth)
+        out[rows] |= out[paths.parent[rows]]
+    return out
+
+
+def _matching(few: Sample, option: str, pattern: str) -> Column:
+    """The same; UsageError where nothing matches."""
+    out = _below(few, pattern)
     if not out.any():
         raise UsageError(
             f"{option} {pattern}: not a path of the capture (--show ranges lists them)"
         )
-    for depth in range(1, int(paths.depth.max(initial=0)) + 1):
-        rows = np.flatnonzero(paths.depth == depth)
-        out[rows] |= out[paths.parent[rows]]
     return out
 
 

@@ -30,7 +30,7 @@ from nvprobe.ranks.summary import Summary
 from nvprobe.trace import Column
 from nvprobe.version import __version__
 
-_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no member can leave before all have arrived."""
 
 
@@ -130,7 +130,7 @@ def _clocks(
     if one_capture:
         zero = np.zeros(ranks, np.int64)
         return RankClocks(zero, zero.astype(np.float64), 0, np.ones(ranks, bool), 0)
-    kinds = np.array([text in _SYMMETRIC for text in texts], bool)
+    kinds = np.array([text in SYMMETRIC for text in texts], bool)
     together = kinds[own.kind] if len(texts) else np.empty(0, bool)
     with_some = np.unique(own.group[together])
     fit = together | ~np.isin(own.group, with_some)

@@ -35,12 +35,17 @@ _QUEUE_FULL_NS = 1_000_000
 
 def summarize(source: Source) -> list[Summary]:
     """The ranks of one source, usually one; raises NvprobeError where it cannot be read."""
+    return [one.summary() for one in captured_ranks(source)]
+
+
+def captured_ranks(source: Source) -> list[CapturedRank]:
+    """The same, with all that was read."""
     trace = load(*source.files, python_stacks=False)
     attribution = attribute(trace)
     step_rows = steps(attribution, lost_launches(attribution))
     found = waits(attribution, step_rows, classify(attribution).activity)
     ranks = identities(source, trace, _ranks(trace, step_rows))
-    return [_Rank(attribution, step_rows, found, row, one).summary() for row, one in ranks]
+    return [CapturedRank(attribution, step_rows, found, row, one) for row, one in ranks]
 
 
 def _ranks(trace: Trace, step_rows: StepRows) -> Column:
@@ -64,8 +69,8 @@ class _Texts(dict[str, int]):
 
 
 @dataclass(frozen=True)
-class _Rank:
-    """One process of an attribution on its way to a summary."""
+class CapturedRank:
+    """One process of an attribution."""
 
     attribution: Attribution
     all_steps: StepRows

@@ -24,14 +24,20 @@ _ALL_TO_ALL = re.compile(r"(?i)all_?to_?all")
 _WORD = 1 << 64
 
 
+def communicating(attribution: Attribution, waits: Waits, process: int) -> Column:
+    """Rows of the communicating ops of a process in the order of time."""
+    ops = attribution.trace.ops
+    talks = attribution.valid & (waits.work == Work.COMMUNICATION) & (ops.process == process)
+    rows = np.flatnonzero(talks)
+    return rows[np.argsort(ops.start[rows], kind="stable")]
+
+
 def gpu_collectives(
     attribution: Attribution, waits: Waits, process: int, step: Rows, paths: Rows, texts: Texts
 ) -> tuple[Collectives, Groups]:
     """Communicating kernels of a process; ``step`` and ``paths`` give rows of the summary."""
     trace, ops = attribution.trace, attribution.trace.ops
-    talks = attribution.valid & (waits.work == Work.COMMUNICATION) & (ops.process == process)
-    rows = np.flatnonzero(talks)
-    rows = rows[np.argsort(ops.start[rows], kind="stable")]
+    rows = communicating(attribution, waits, process)
     call = attribution.call[rows]
     called = trace.calls.start[call] if len(trace.calls) else np.full(len(rows), -1)
     size, keys = _messages(attribution, rows)

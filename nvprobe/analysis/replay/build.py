@@ -37,6 +37,8 @@ class Captured:
     op_start: Column
     op_end: Column
     process: int
+    step_index: Column
+    """Per step: the number in its name, else its position."""
     edges: Edges
     inputs: Stretches
     """The ranges that wait for data."""
@@ -49,12 +51,17 @@ class Captured:
         return np.maximum(self.events.begin[rows], done_before(self.model, self.op_end)[rows])
 
 
-def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | None:
-    """The model of the process with most steps; ``None`` without steps, calls or ops."""
+def build(
+    attribution: Attribution, steps: Steps, waits: Waits, process: int | None = None
+) -> Captured | None:
+    """The model of a process, by default the one with most steps.
+
+    ``None`` without steps, calls or ops.
+    """
     trace = attribution.trace
     if not len(trace.ops) or not len(trace.calls):
         return None
-    process, borders = _borders(steps)
+    process, borders, index = _borders(steps, process)
     if len(borders) <= LEAST_STEPS or leading_thread(attribution, process) < 0:
         return None
     if not (attribution.call[trace.ops.process == process] >= 0).any():
@@ -63,22 +70,22 @@ def build(attribution: Attribution, steps: Steps, waits: Waits) -> Captured | No
     op, event, lost = _launched(attribution, process, event_of)
     if not len(op):
         return None
-    return _model(attribution, waits, events, op, event, process, lost)
+    return _model(attribution, waits, events, op, event, process, lost, index)
 
 
-def _borders(steps: Steps) -> tuple[int, Column]:
-    """(process with most steps, begins of its steps and the end of the last that launched)."""
-    steps = steps.shown
+def _borders(steps: Steps, process: int | None) -> tuple[int, Column, Column]:
+    """(process, begins of its steps and the end of the last that launched, their indices)."""
+    steps, nothing = steps.shown, np.empty(0, np.int64)
     if not len(steps):
-        return 0, np.empty(0, np.int64)
-    process = int(np.bincount(steps.process).argmax())
+        return 0, nothing, nothing
+    process = int(np.bincount(steps.process).argmax()) if process is None else process
     rows = np.flatnonzero(steps.process == process)
     rows = rows[np.argsort(steps.start[rows], kind="stable")]
     launching = np.flatnonzero(steps.ops[rows] > 0)
     if not len(launching):
-        return process, np.empty(0, np.int64)
+        return process, nothing, nothing
     rows = rows[: launching[-1] + 1]
-    return process, np.append(steps.start[rows], steps.end[rows[-1]])
+    return process, np.append(steps.start[rows], steps.end[rows[-1]]), steps.index[rows]
 
 
 def _launched(
@@ -96,7 +103,7 @@ def _launched(
 
 def _model(
     attribution: Attribution, waits: Waits, events: Recorded, op: Column, event: Column,
-    process: int, lost: int,
+    process: int, lost: int, index: Column,
 ) -> Captured:  # fmt: skip
     trace, streams = attribution.trace, waits.streams
     ops, calls, syncs = trace.ops, trace.calls, waits.syncs.calls
@@ -124,7 +131,7 @@ def _model(
     gap, dur = _evened(events, calls.name, first, events.gap, dur)
     evened = dataclasses.replace(uncut.events, gap=gap, dur=dur)
     model = dataclasses.replace(uncut, events=evened)
-    return Captured(model, uncut, events, op, start, end, process, found, waits.inputs, lost)
+    return Captured(model, uncut, events, op, start, end, process, index, found, waits.inputs, lost)
 
 
 def _evened(

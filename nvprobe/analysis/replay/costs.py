@@ -7,6 +7,7 @@ step decides where there is one. Definition: docs/replay.md, "Calibration".
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,27 +53,36 @@ class Calibration:
 
 
 def step_of(model: Model) -> int:
-    """The replayed step: the mean of all but the first.
+    """The replayed step."""
+    return mean_step(step_times(model, replay(model)))
+
+
+def mean_step(lengths: Column) -> int:
+    """The mean of all steps but the first.
 
     Not their median: a change moves time from one step to the next, and the mean never shrinks by
     that.
     """
-    lengths = step_times(model, replay(model))
     lengths = lengths[1:] if len(lengths) > 1 else lengths
     return round(float(lengths.mean())) if len(lengths) else 0
 
 
 def calibration(sample: Sample) -> Calibration:
     """The factor that gives the measured unprofiled step, else the default one."""
-    profiling = sample.attribution.trace.profiling
-    costs = profiling.costs if profiling else DEFAULT_COSTS
-    slow = _slowness(sample)
-    default = Calibration("default", DEFAULT_FACTOR / slow, slow, costs)
+    default, profiling = default_calibration(sample), sample.attribution.trace.profiling
     if profiling is None or profiling.bare is None:
         return default
     measured = dataclasses.replace(default, source="measured")
     factor = _solved(sample, measured, profiling.bare.step_ns)
     return default if factor is None else dataclasses.replace(measured, factor=factor)
+
+
+def default_calibration(sample: Sample) -> Calibration:
+    """By what is known of such hosts, without a measured step."""
+    profiling = sample.attribution.trace.profiling
+    costs = profiling.costs if profiling else DEFAULT_COSTS
+    slow = _slowness(sample)
+    return Calibration("default", DEFAULT_FACTOR / slow, slow, costs)
 
 
 def variants(sample: Sample, by: Calibration) -> list[Model]:
@@ -81,25 +91,32 @@ def variants(sample: Sample, by: Calibration) -> list[Model]:
     The host a quarter faster and a third slower; and records that cost a quarter of what they are
     taken to cost, in a step that is as long: then more of it is the program's own work.
     """
-    known = [by]
-    shares = {
-        name: value * RECORDS for name, value in msgspec.structs.asdict(by.costs).items()
-        if name != "source"
-    }  # fmt: skip
-    cheaper = dataclasses.replace(by, costs=msgspec.structs.replace(by.costs, **shares))
+    known, cheaper = [by], with_cheaper_records(by)
     factor = _solved(sample, cheaper, step_of(calibrated(sample, by)))
     if factor is not None:
         known.append(dataclasses.replace(cheaper, factor=factor))
     return [calibrated(sample, one, stretch) for one in known for stretch in STRETCHES]
 
 
-def _solved(sample: Sample, by: Calibration, target: int) -> float | None:
-    """The factor that gives a step of ``target``; ``None`` where the step hardly depends on it."""
-    low, high = FACTORS
+def with_cheaper_records(by: Calibration) -> Calibration:
+    """The same with records that cost a quarter."""
+    shares = {
+        name: value * RECORDS for name, value in msgspec.structs.asdict(by.costs).items()
+        if name != "source"
+    }  # fmt: skip
+    return dataclasses.replace(by, costs=msgspec.structs.replace(by.costs, **shares))
 
+
+def _solved(sample: Sample, by: Calibration, target: int) -> float | None:
     def step(factor: float) -> int:
         return step_of(calibrated(sample, dataclasses.replace(by, factor=factor)))
 
+    return solved(step, target)
+
+
+def solved(step: Callable[[float], int], target: int) -> float | None:
+    """The factor that gives a step of ``target``; ``None`` where the step hardly depends on it."""
+    low, high = FACTORS
     if step(high) - step(low) <= DEPENDS * target:
         return None
     for _ in range(HALVINGS):

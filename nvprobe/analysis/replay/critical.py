@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 
@@ -52,15 +53,27 @@ class Critical:
 
 def critical_path(model: Model, times: Times, since: int) -> Critical:
     """The path from the end of the last step back to the instant ``since``."""
+    return path_back(model, times, last_of(model, times), since)
+
+
+def last_of(model: Model, times: Times) -> tuple[Literal["event", "op"], int]:
+    """What ends the last step: its border, or the op (of its lane) that ends last."""
     last, end = int(model.borders[-1]), int(completion(model, times)[-1])
-    walk = _Walk(model, times, since, end)
     if int(times.event[last]) == end:
-        walk.back("event", last)
-    else:
-        before = int(model.events.first_op[last])
-        lane = model.events.lane
-        mine = np.flatnonzero(lane[model.ops.event[:before]] == lane[last])
-        walk.back("op", int(mine[np.flatnonzero(times.op[mine] == end)[0]]))
+        return "event", last
+    before = int(model.events.first_op[last])
+    lane = model.events.lane
+    mine = np.flatnonzero(lane[model.ops.event[:before]] == lane[last])
+    return "op", int(mine[np.flatnonzero(times.op[mine] == end)[0]])
+
+
+def path_back(
+    model: Model, times: Times, last: tuple[Literal["event", "op"], int], since: int
+) -> Critical:
+    """The path from the end of ``last`` back to the instant ``since``."""
+    kind, row = last
+    walk = _Walk(model, times, since, int((times.event if kind == "event" else times.op)[row]))
+    walk.back(kind, row)
     return Critical(*(np.array(column, np.int64) for column in walk.columns))
 
 
@@ -100,9 +113,15 @@ class _Walk:
         awaits = int(e.awaits[event])
         if awaits == NOTHING or int(times.event[event]) == self._called(event):
             return ("call", event)
-        launched = int(self.model.op_end()[event])
-        op = awaits if awaits != ALL else int(np.argmax(times.op[:launched]))
+        op = awaits if awaits != ALL else self._last_of_all(event)
         return ("op", op) if self.add(Part.RETURN, event, int(times.op[op])) else None
+
+    def _last_of_all(self, event: int) -> int:
+        """Of all that was launched before, on any stream that it waits for, the last to end."""
+        launched = int(self.model.op_end()[event])
+        own = self.model.streams_of(int(self.model.events.lane[event]))
+        waited = np.isin(self.model.ops.stream[:launched], own)
+        return int(np.argmax(np.where(waited, self.times.op[:launched], NEVER)))
 
     def _called(self, event: int) -> int:
         """When the call would have returned without waiting."""

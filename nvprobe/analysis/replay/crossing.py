@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analysis.replay.edges import DEPENDENCY_NS, last_before, position
+from nvprobe.analysis.replay.edges import (
+    DEPENDENCY_NS,
+    LATE_NS,
+    last_before,
+    position,
+    predecessors,
+)
 from nvprobe.analysis.replay.model import NOTHING
 from nvprobe.analysis.timelines import Streams
 from nvprobe.trace import Column, Trace
 from nvprobe.trace.cuda_calls import CallRole, calls_with
+
+RIGHT_BEFORE_NS = 15_000
+"""From the end of an op to the begin of one of another stream that waited for its event."""
 
 
 def stream_waits(
@@ -19,7 +28,9 @@ def stream_waits(
 
     The awaiting stream is in the call's synchronization record. The recording one is not in most
     captures: it is taken to be that whose op, launched before the call, ended last before the next
-    op of the awaiting stream began. ``begin``, ``first_op``: per event; the others per op.
+    op of the awaiting stream began. Where more was launched on it before the call than had ended,
+    the event was recorded earlier: then after the op that ended right before, of an op that
+    nothing else held so long. ``begin``, ``first_op``: per event; the others per op.
     """
     out = np.full(len(stream), NOTHING)
     waiting, awaiting = _wait_calls(trace, streams, process, used)
@@ -31,15 +42,32 @@ def stream_waits(
     kept = following != NOTHING
     launched, following = launched[kept], following[kept]
     best, latest = out[following], np.full(len(following), np.iinfo(np.int64).min)
+    earlier, recorded = best.copy(), latest.copy()
     for other in range(len(used)):
         last = last_before(stream, np.full(len(launched), other), launched)
         ended = np.where(last != NOTHING, end[last], np.iinfo(np.int64).min)
         better = (stream[following] != other) & (last != NOTHING) & (ended > latest)
         better &= ended <= start[following] + DEPENDENCY_NS
         best[better], latest[better] = last[better], ended[better]
+        last = _ended_by(end, stream, other, last, start[following] + DEPENDENCY_NS)
+        ended = np.where(last != NOTHING, end[last], np.iinfo(np.int64).min)
+        better = (stream[following] != other) & (ended > recorded)
+        earlier[better], recorded[better] = last[better], ended[better]
+    held = start - np.append(end, np.iinfo(np.int64).min // 4)[predecessors(stream)]
+    better = (held[following] > LATE_NS) & (recorded > latest)
+    better &= recorded >= start[following] - RIGHT_BEFORE_NS
+    best[better], latest[better] = earlier[better], recorded[better]
     order = np.argsort(latest, kind="stable")  # of several waits the one that ended last counts
     out[following[order]] = best[order]
     return out
+
+
+def _ended_by(end: Column, stream: Column, code: int, last: Column, time: Column) -> Column:
+    """The last op of a stream, up to ``last``, that had ended at each time, ``NOTHING``."""
+    mine = np.flatnonzero(stream == code)
+    reach = np.maximum.accumulate(end[mine])
+    at = np.minimum(np.searchsorted(reach, time, "right"), np.searchsorted(mine, last, "right"))
+    return np.append(mine, NOTHING)[at - 1]
 
 
 def _wait_calls(

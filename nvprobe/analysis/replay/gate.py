@@ -52,6 +52,11 @@ class Fidelity:
         return self.captured_ns > 0 and close and not self.too_long
 
 
+def too_long(captured: Captured) -> bool:
+    """Whether a replay of a step would take too long."""
+    return replay_cost(captured.model) > LONGEST * (len(captured.model.borders) - 1)
+
+
 def fidelity(captured: Captured) -> Fidelity:
     """Replay the model as it is, and with the usual gap and latency for every op.
 
@@ -59,13 +64,13 @@ def fidelity(captured: Captured) -> Fidelity:
     """
     recorded = np.diff(captured.completion())
     late_ns, lost_ops = captured.edges.late_ns, captured.lost_ops
-    if replay_cost(captured.model) > LONGEST * len(recorded):
+    if too_long(captured):
         return Fidelity(int(np.median(recorded)), 0, 0, late_ns, lost_ops, too_long=True)
-    usual = _usual(captured)
+    plain = usual(captured)
     lengths: tuple[list[Column], ...] = ([], [], [])
-    for low, high in _pieces(len(captured.uncut.events), len(recorded)):
+    for low, high in pieces(len(captured.uncut.events), len(recorded)):
         lengths[0].append(recorded[low + 1 : high])
-        for model, out in ((captured.uncut, lengths[1]), (usual, lengths[2])):
+        for model, out in ((captured.uncut, lengths[1]), (plain, lengths[2])):
             if high - low < len(recorded):
                 model = model.section(low, high, captured.events.begin)
             out.append(step_times(model, replay(model))[1:])
@@ -73,7 +78,7 @@ def fidelity(captured: Captured) -> Fidelity:
     return Fidelity(captured_ns, replayed_ns, usual_ns, late_ns, lost_ops)
 
 
-def _pieces(events: int, steps: int) -> list[tuple[int, int]]:
+def pieces(events: int, steps: int) -> list[tuple[int, int]]:
     """(first step, last step + 1) of what is replayed. The first step of each fills the queue."""
     few = max(MANY * steps // (3 * max(events, 1)), LEAST)
     if events <= MANY or 3 * few >= steps:
@@ -81,7 +86,7 @@ def _pieces(events: int, steps: int) -> list[tuple[int, int]]:
     return [(low, low + few) for low in (0, (steps - few) // 2, steps - few)]
 
 
-def _usual(captured: Captured) -> Model:
+def usual(captured: Captured) -> Model:
     """One gap and one latency for all ops but the nodes of graphs."""
     ops, found = captured.uncut.ops, captured.edges
     launched = ops.lat != NEVER

@@ -93,6 +93,10 @@ class Model:
             self, events=_copied(self.events), ops=_copied(self.ops), tails=self.tails.copy()
         )
 
+    def streams_of(self, lane: int) -> Column:
+        """The streams that a wait for ``ALL`` in this lane is for."""
+        return np.arange(len(self.tails))
+
     @property
     def borders(self) -> Column:
         """Rows of the events that begin a step, and of the one that ends the last."""

@@ -68,13 +68,13 @@ class Replay:
 
 
 def replay_of(
-    attribution: Attribution, steps: Steps, waits: Waits
+    attribution: Attribution, steps: Steps, waits: Waits, process: int | None = None
 ) -> tuple[Replay | None, Fidelity | None]:
     """(what savings are replayed with, how well the unchanged replay does).
 
     Both ``None`` where the capture has no steps, calls or ops; the first where the gate fails.
     """
-    captured = build(attribution, steps, waits)
+    captured = build(attribution, steps, waits, process)
     if captured is None:
         return None, None
     found = fidelity(captured)

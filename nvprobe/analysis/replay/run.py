@@ -31,6 +31,9 @@ def replay(model: Model) -> Times:
     """End of each event and op. Lanes keep the order in which the capture has their events."""
     if not len(model.events):
         return Times(np.empty(0, np.int64), np.empty(0, np.int64))
+    waits = np.count_nonzero(model.events.awaits != NOTHING)  # each ends a segment
+    if len(model.events) < _WORTH_A_SCAN * waits:
+        return _loop(model)
     borders = _segments(model)
     if len(model.events) < _WORTH_A_SCAN * len(borders):
         return _loop(model)
@@ -70,6 +73,7 @@ def _loop(model: Model) -> Times:
     """One event after the other."""
     e, o = model.events, model.ops
     host, tails = [0] * model.lanes, model.tails.tolist()
+    awaitable = [model.streams_of(lane).tolist() for lane in range(model.lanes)]
     ended: list[int] = []
     event_end: list[int] = []
     columns_of_ops = (o.stream, o.gap, o.lat, o.dur, o.dep, o.dep_lat)
@@ -89,7 +93,8 @@ def _loop(model: Model) -> Times:
             tails[stream] = start + op_dur
             ended.append(start + op_dur)
         if awaits != NOTHING:
-            now = max(now, (max(tails) if awaits == ALL else ended[awaits]) + ret)
+            until = max(tails[s] for s in awaitable[lane]) if awaits == ALL else ended[awaits]
+            now = max(now, until + ret)
         host[lane] = now
         event_end.append(now)
     return Times(np.array(event_end, np.int64), np.array(ended, np.int64))
@@ -192,6 +197,9 @@ class _Scan:
         e = self.model.events
         awaits = e.awaits[event]
         if awaits != NOTHING:
-            until = self.tails.max() if awaits == ALL else self.ended[awaits]
+            if awaits == ALL:
+                until = self.tails[self.model.streams_of(int(e.lane[event]))].max()
+            else:
+                until = self.ended[awaits]
             end = max(self.event_end[event], until + e.ret[event])
             self.event_end[event] = self.host[e.lane[event]] = end

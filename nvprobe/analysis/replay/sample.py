@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,14 +110,24 @@ class Sample:
 
 def sample(attribution: Attribution, captured: Captured) -> Sample:
     """The neighboring steps that together are nearest to the median step."""
-    borders = captured.model.borders
-    long = STEPS * replay_cost(captured.model) > SHORT * (len(borders) - 1)
-    count = min(LEAST_STEPS if long else STEPS, len(borders) - 1)
     lengths = np.diff(captured.completion())
     far = np.abs(lengths - np.median(lengths[1:]))
+    low, count = usual_steps(far, [captured.model])
+    return sample_of(attribution, captured, low, count)
+
+
+def usual_steps(far: Column, models: Sequence[Model]) -> tuple[int, int]:
+    """(first, number) of the neighboring steps of models that are least ``far`` from usual ones."""
+    long = any(STEPS * replay_cost(one) > SHORT * (len(one.borders) - 1) for one in models)
+    count = min(LEAST_STEPS if long else STEPS, len(far))
     sums = np.convolve(far, np.ones(max(count - 1, 1)), "valid")[1:]
     low = int(np.argmin(sums)) if len(sums) else 0
-    low = min(low, len(lengths) - count)
+    return min(low, len(far) - count), count
+
+
+def sample_of(attribution: Attribution, captured: Captured, low: int, count: int) -> Sample:
+    """``count`` steps from step ``low`` on."""
+    borders = captured.model.borders
     first, last = int(borders[low]), int(borders[low + count])
     events = captured.events.take(np.arange(first, last + 1))
     ops = captured.model.events.first_op
