@@ -86,15 +86,16 @@ def _without_gpu(attribution: Attribution, ranges: PathQuantities, doubts: Doubt
     outside, profiling = attribution.outside, attribution.trace.profiling
     if outside is not None and outside.ops:
         return f"unclear: no GPU work lies inside the filters{_elsewhere(attribution)}"
-    if profiling is not None and profiling.failure:
-        return f"{profiling.failure}, before any GPU work was recorded"
+    failure = None if profiling is None else profiling.failure
     host = np.where(ranges.wall_ns == UNKNOWN, 0, ranges.wall_ns)
     total = int(host[attribution.paths.parent < 0].sum())
+    if failure and not total:
+        return f"{failure}, before any GPU work was recorded"
     if doubts.lost_launches or not total:
         return "unclear: the capture has no GPU records"
     place = _place(total, host, attribution.paths)
     where = f"; {place[0]} of host time in {place[1]}" if place else ""
-    return f"CPU only, no GPU work is recorded: {duration(total)} in ranges{where}"
+    return f"{failure or 'CPU only'}, no GPU work is recorded: {duration(total)} in ranges{where}"
 
 
 def _elsewhere(attribution: Attribution) -> str:

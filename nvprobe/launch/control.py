@@ -58,7 +58,6 @@ class Control:
         self.report = report
         self.client_words = list(client)
         self.client: subprocess.Popen[bytes] | None = None
-        self.client_code: int | None = None
         self.health = health
         self.ends_program = ends_program or bool(client)
         self.state: State = "waiting"
@@ -109,10 +108,11 @@ class Control:
 
     def _over(self) -> bool:
         window = self.window
-        if self.client is not None:
-            self.client_code = self.client.poll()
-            if self.client_code is not None:
-                return True
+        if self.client is not None and (code := self.client.poll()) is not None:
+            if code:
+                how = f"exit code {code}" if code > 0 else f"signal {-code}"
+                self.report(f"--client {self.client_words[0]} ended with {how}")
+            return True
         if window.on_trigger and self._triggered():
             return True
         if window.duration_s is not None and time.monotonic() - self.opened >= window.duration_s:

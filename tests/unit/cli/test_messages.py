@@ -16,7 +16,7 @@ import adbc_driver_manager.dbapi
 import pytest
 
 from nvprobe.demo import unpacked
-from tests.integration.report_captures import cpu_only, failed
+from tests.integration.report_captures import cpu_only, failed, of
 from tests.unit.cli.test_commands import run
 
 
@@ -168,3 +168,12 @@ def test_a_full_disk_is_said_of_the_copy_and_not_of_the_export(capsys, demo, tmp
     code, _, err = run(capsys, "redact", str(demo), str(tmp_path / "copy.sqlite"))
     said = "copy.sqlite cannot be written (INTERNAL: database or disk is full); name another"
     assert (code, err) == (1, f"nvprobe: {said}\n")
+
+
+def test_a_run_that_failed_later_says_what_its_host_did(tmp_path):
+    cpu_only(tmp_path)
+    run_json = {"schema": "nvprobe.run/1", "files": ["trace.json"], "exit_code": 1, "duration_s": 4}
+    (tmp_path / "run.json").write_text(json.dumps(run_json))
+    assert of([tmp_path]).verdict.startswith(
+        "the program failed with exit code 1 after 4.0 s, no GPU work is recorded: 3.80 ms in range"
+    )

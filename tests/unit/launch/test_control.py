@@ -62,3 +62,22 @@ def test_a_server_that_answers_in_another_protocol_is_not_ready_yet(tmp_path: Pa
         )
         asks.tick(os.getpid())
     assert asks.state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("exit(0)", None), ("exit(3)", "exit code 3"), ("kill(9)", "signal 9")]
+)
+def test_a_client_that_fails_says_how(tmp_path: Path, code: str, said: str | None):
+    lines: list[str] = []
+    program = f"import os; kill = lambda number: os.kill(os.getpid(), number); {code}"
+    client = [sys.executable, "-c", program]
+    one = control.Control(
+        ["true"], ["true"], Window(), tmp_path, tmp_path, os.environ, lines.append, client=client
+    )
+    one.tick(0)
+    assert one.client is not None
+    one.client.wait()
+    one.tick(0)
+    assert one.state == "closed"
+    ended = [line for line in lines if line.startswith("--client ")]
+    assert ended == ([] if said is None else [f"--client {sys.executable} ended with {said}"])
