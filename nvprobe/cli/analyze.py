@@ -9,7 +9,7 @@ import click
 
 from nvprobe.cli.files import spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 from nvprobe.cli.view import keep_json, keep_page, show, tree_view, view_options
 from nvprobe.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=INPUT)
 @view_options
 @filter_options
 @click.option(
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--memory-snapshot",
-    type=click.Path(),
+    type=INPUT,
     metavar="PICKLE",
     help="A torch memory snapshot of the same run: who held memory at the peak. Not executed.",
 )
 @click.option(
     "--client-results",
-    type=click.Path(),
+    type=INPUT,
     metavar="JSON",
     help="What vllm bench serve --save-detailed wrote meanwhile: its latencies, by the steps.",
 )

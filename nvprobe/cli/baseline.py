@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nvprobe.cli.files import deliver, in_words, not_written
-from nvprobe.cli.settings import Settings, common_options
+from nvprobe.cli.settings import INPUT, Settings, common_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command() -> None:
 
 
 @command.command("add")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path())
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=INPUT)
 @_folder
 @common_options
 @click.pass_obj

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nvprobe.cli.files import deliver, spare_inputs, write_file
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command("compare", cls=Sides)
-@click.argument("runs", nargs=-1, metavar="[BEFORE AFTER]", type=click.Path())
-@click.option("--before", multiple=True, metavar="RUN...", type=click.Path(), help="Runs before.")
-@click.option("--after", multiple=True, metavar="RUN...", type=click.Path(), help="Runs after.")
+@click.argument("runs", nargs=-1, metavar="[BEFORE AFTER]", type=INPUT)
+@click.option("--before", multiple=True, metavar="RUN...", type=INPUT, help="Runs before.")
+@click.option("--after", multiple=True, metavar="RUN...", type=INPUT, help="Runs after.")
 @click.option(
     "--fail-on-regression",
     "most",

@@ -16,7 +16,7 @@ import click
 from nvprobe.cli.files import in_words, not_written, spare_inputs
 from nvprobe.cli.filters import filter_options, selection_of, stacks_option
 from nvprobe.cli.progress import stages
-from nvprobe.cli.settings import Settings, common_options
+from nvprobe.cli.settings import INPUT, Settings, common_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=INPUT)
 @click.option(
     "--to",
     "kind",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from nvprobe.cli.files import deliver, spare_inputs
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 
 
 @click.command("facts")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=INPUT)
 @output_options
 @common_options
 @click.pass_obj

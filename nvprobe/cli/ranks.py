@@ -11,7 +11,7 @@ import click
 
 from nvprobe.cli.files import deliver, spare_inputs, write_file
 from nvprobe.cli.progress import stages
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("ranks")
-@click.argument("inputs", nargs=-1, required=True, metavar="DIR...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="DIR...", type=INPUT)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),

@@ -13,7 +13,7 @@ from nvprobe.cli.settings import Settings, common_options
 
 
 @click.command("redact")
-@click.argument("source", metavar="INPUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="INPUT", type=click.Path(readable=False, path_type=Path))
 @click.argument("target", metavar="OUTPUT", type=click.Path(path_type=Path))
 @click.option(
     "--hash-names",

@@ -12,6 +12,10 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+INPUT = click.Path(readable=False)
+"""A capture or a run. What is wrong with it its reader says, in one line."""
+
+
 @dataclass
 class Settings:
     """The common options of one run; the context object of every command."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nvprobe.cli.files import deliver, spare_inputs
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 from nvprobe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Times(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command("simulate")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=INPUT)
 @click.option(
     "--remove-sync",
     multiple=True,

@@ -8,12 +8,12 @@ from dataclasses import asdict
 import click
 
 from nvprobe.cli.files import deliver, spare_inputs
-from nvprobe.cli.settings import Settings, common_options, output_options
+from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
 
 
 @click.command("verify")
-@click.argument("before", metavar="RUN", type=click.Path())
-@click.argument("after", metavar="RUN_FIXED", type=click.Path())
+@click.argument("before", metavar="RUN", type=INPUT)
+@click.argument("after", metavar="RUN_FIXED", type=INPUT)
 @click.option(
     "--finding",
     type=click.IntRange(1),

@@ -65,7 +65,8 @@ def mapped(source: Source, folder: Path | None, key: str | None = None) -> Mappe
     except NvprobeError as error:
         return Mapped(source, error=str(error))
     except Exception as error:  # whatever is wrong with one capture, the others count
-        return Mapped(source, error=f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+        kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        return Mapped(source, error=f"{kind}{error}"[:_LONGEST_ERROR])
 
 
 def _known(source: Source, folder: Path, key: str) -> Mapped | None:

@@ -177,3 +177,21 @@ def test_a_run_that_failed_later_says_what_its_host_did(tmp_path):
     assert of([tmp_path]).verdict.startswith(
         "the program failed with exit code 1 after 4.0 s, no GPU work is recorded: 3.80 ms in range"
     )
+
+
+def test_an_input_that_may_not_be_read_is_named_by_its_reader(capsys, tmp_path, monkeypatch):
+    secret = tmp_path / "secret.sqlite"
+    secret.touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # what click asks
+    opened = Path.open
+
+    def refused(self: Path, *more: object, **named: object) -> object:
+        if self == secret:
+            raise PermissionError(13, "Permission denied", str(secret))
+        return opened(self, *more, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    for words in (["analyze"], ["facts"], ["simulate"], ["redact"], ["verify", str(secret)]):
+        code, _, err = run(capsys, *words, str(secret), *(["x"] if words == ["redact"] else []))
+        said = "secret.sqlite: cannot be opened (Permission denied); check its permissions"
+        assert (words, code, said in err) == (words, 1, True)
