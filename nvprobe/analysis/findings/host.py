@@ -24,6 +24,7 @@ from nvprobe.trace import Column, OpKind
 LAUNCH_NS = 200_000
 """A host that takes longer than this a launch does more than launching."""
 SHORT_KERNEL_NS = 20_000
+"""So short, or shorter than the GPU waits for each launch: then launching may be the limit."""
 PLAIN = 0.05
 """Less of the window than this is not a bottleneck."""
 FEW_LAUNCHES = 10
@@ -33,7 +34,7 @@ FEW_LAUNCHES = 10
 def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Finding]:
     """The GPU is idle while the host launches (launch-bound) or does something else.
 
-    Beside long kernels launching is never the limit: a host that is late there was held before.
+    Beside long kernels launching is not the limit: a host that is late there was held before.
     """
     if not evidence.idle_trusted or not evidence.repeats:
         return
@@ -117,7 +118,8 @@ def _slow_launches(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     facts, total = _facts(evidence, idle, path, kernels), int(idle.sum())
     if total < PLAIN * evidence.window_ns or not kernels.any():
         return
-    if facts["median_kernel_ns"] > SHORT_KERNEL_NS or facts["launches_per_step"] < FEW_LAUNCHES:
+    short = max(SHORT_KERNEL_NS, facts["host_ns_per_launch"])
+    if facts["median_kernel_ns"] > short or facts["launches_per_step"] < FEW_LAUNCHES:
         return
     yield Finding(
         "launch_bound",

@@ -141,6 +141,18 @@ def uploads(scene: Scene, count: int) -> None:
     work(scene, 300 * US)
 
 
+@pytest.mark.parametrize(("host", "bound"), [(90 * US, True), (60 * US, False)])
+def test_launching_is_the_limit_where_the_gpu_waits_longer_than_it_runs(
+    host: int, bound: bool
+) -> None:
+    def launches(scene: Scene) -> None:
+        for _ in range(30):
+            scene.host(host)
+            scene.launch(CUSTOM, 40 * US)
+
+    assert ("launch_bound" in ids(launches)) == bound
+
+
 def test_many_small_copies() -> None:
     found = analyzed(lambda scene: uploads(scene, 60)).findings or ()
     assert found[0].id == "small_copies"
