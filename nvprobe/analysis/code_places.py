@@ -29,7 +29,9 @@ FUNCTION = "function"
 """The first line of the function in which it happened."""
 FROM = "from"
 """Who called the line before it."""
-_ORDER = ("made", "entered", "called", "defined", "loop", "made_apart")
+MADE_APART = "made_apart"
+"""What prepares batches in worker processes."""
+_ORDER = ("made", "entered", "called", "defined", "loop", MADE_APART)
 """Roles of places; what prepares batches in this process comes before the loop that waits."""
 _MOST = 3
 _SELDOM = 8

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from nvprobe.analysis.code_places import FROM
+from nvprobe.analysis.code_places import FROM, MADE_APART
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.program import GENERATION, HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.libraries import library_of
@@ -152,8 +152,22 @@ _REPLAYED_GENERATION = (
     "larger batches: as many launches for more tokens",
 )
 """Decoding with a static cache, which transformers compiles itself."""
+
+
+def _input(finding: Finding, known: Program) -> _Advice:
+    """Workers that are there and do not keep up."""
+    if MADE_APART not in finding.roles:
+        return finding.advice
+    return (
+        "more workers (DataLoader(num_workers=…, prefetch_factor=…)), or less work for each: those "
+        "that are there do not keep up",
+        "pin_memory=True with non_blocking copies; decode or augment on the GPU",
+    )
+
+
 _FOR_ALL: dict[str, Callable[[Finding, Program], _Advice]] = {
     "implicit_sync": _reads,
+    "input_wait": _input,
     "launch_bound": _launches,
     "exposed_communication": _communication,
 }

@@ -65,6 +65,13 @@ def test_a_plain_loop_may_capture_its_step() -> None:
     assert 'torch.compile(mode="reduce-overhead")' in said("launch_bound", Program())
 
 
+def test_workers_that_are_there_are_not_advised_again() -> None:
+    own = finding("input_wait", "train.py:28")
+    apart = dataclasses.replace(own, roles=("made_apart",))
+    assert advice_for(own, Program()) == own.advice
+    assert "more workers" in advice_for(apart, Program())[0]
+
+
 def test_accumulated_gradients_and_replayed_graphs_do_not_go_together() -> None:
     for compiled in (False, True):
         text = said("launch_bound", Program(passes=2, compiled=compiled))
