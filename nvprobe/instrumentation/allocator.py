@@ -95,22 +95,14 @@ def _figures(counters: Any) -> tuple[int | None, ...]:
     )
 
 
-_sampler: _Sampler | None = None
-
-
-def _sample(done: int) -> None:
-    if _sampler is not None:
-        _sampler.sample(done)
+_sampler = _Sampler()
 
 
 def install() -> None:
     """Read the counters at the boundaries of steps; twice is once. Needs an open sidecar."""
-    global _sampler
-    if _sampler is not None:
-        return
-    _sampler = _Sampler()
-    steps.on_step(_sample)
-    steps.on_step_end(_sample)
+    _sampler.due = 0
+    steps.on_step(_sampler.sample)
+    steps.on_step_end(_sampler.sample)
     after_import("torch", _hide)
 
 
@@ -120,5 +112,4 @@ def _hide(_torch: ModuleType) -> None:
 
 def uninstall() -> None:
     """Read them no longer."""
-    global _sampler
-    _sampler = None
+    _sampler.due = sys.maxsize

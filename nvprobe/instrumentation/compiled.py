@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nvprobe")
 _hooks = Hooks("compiled-graph ranges")
-before_call: Callable[[str], object] | None = None
+before_call: Callable[[str], object] = emitter.nobody
 """Called with the id of each forward graph that is about to be called; `phases` sets it."""
-graph_called: Callable[[str, Any], object] | None = None
+graph_called: Callable[[str, Any], object] = emitter.nobody
 """Called with the id and the inputs of each forward graph while awake; set by `engine_runs`."""
 
 
@@ -82,12 +82,13 @@ def _ranged(call: Callable[[Any], Any], identity: str, *, backward: bool) -> Cal
 
     def run_forward(inputs: Any) -> Any:
         """Call a forward graph inside its range."""
-        if (before := before_call) is not None:  # read once: another thread may take it away
-            before(identity)
+        try:
+            before_call(identity)
+        except Exception as error:
+            log.debug("before a compiled graph: %r", error)
         if not awake.now:
             return call(inputs)
-        if (noted := graph_called) is not None:
-            noted(identity, inputs)
+        graph_called(identity, inputs)
         emitter.push(label)
         try:
             return call(inputs)

@@ -179,6 +179,10 @@ def nothing(label: Label | None = None) -> None:
     """Stand in for `push`, `pop` and `mark` where nobody listens."""
 
 
+def nobody(*_given: object) -> None:
+    """Stand in for a listener."""
+
+
 def _scopes() -> list[tuple[str | None, Any]]:
     """The name and the scope of each range that is open on this thread."""
     try:

@@ -71,7 +71,8 @@ def recording() -> None:
 
 def _forget() -> None:
     global _signatures
-    _signatures = forwards.root_called = compiled.graph_called = None
+    _signatures = None
+    forwards.root_called = compiled.graph_called = emitter.nobody
 
 
 def begins(torch: Any, outputs: Any, arguments: Iterable[Any]) -> tuple[bool, Label | None]:

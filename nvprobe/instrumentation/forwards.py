@@ -94,7 +94,7 @@ def record_of(module: nn.Module) -> Record | None:
 find_root: Callable[[Any, type], Record | None] | None = None
 """Asked for the record of an instance without one; set by `discovery`."""
 
-root_called: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
+root_called: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] = emitter.nobody
 """Called with each call of a root while awake; set by `engine_runs`."""
 
 run_root: Callable[..., Any] | None = None
@@ -200,8 +200,7 @@ def call(
     """What the wrapper does, for roots."""
     if not awake.now:
         return original(module, *args, **kwargs)
-    if (noted := root_called) is not None:  # read once: another thread may take it away
-        noted(module, args, kwargs)
+    root_called(module, args, kwargs)
     number = _next_sequence if sidecar.is_open() else None
     first, start = (number(), time.time_ns()) if number else (0, 0)
     emitter.push(record.label)  # type: ignore[arg-type]
@@ -353,8 +352,8 @@ def add_hooks(module: nn.Module, record: Record) -> None:
     def enter(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Open the range."""
         if not compilation.compiling() and awake.now:
-            if (noted := root_called) is not None and record.within is None:
-                noted(module, args, kwargs)
+            if record.within is None:
+                root_called(module, args, kwargs)
             if sidecar.is_open():
                 places.called(record, record.within)
             open_ranges.depth = getattr(open_ranges, "depth", 0) + 1

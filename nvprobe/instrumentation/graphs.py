@@ -38,7 +38,7 @@ _captures: dict[int, _Capture] = {}
 """Captures going on, by thread."""
 replayed = False
 """Whether the program has replayed a graph."""
-before_replay: Callable[[int], object] | None = None
+before_replay: Callable[[int], object] = emitter.nobody
 """Called with the id of each graph that the program replays itself; `phases` sets it."""
 
 
@@ -157,9 +157,11 @@ def _replay(original: Callable[..., Any]) -> Callable[..., Any]:
         global replayed
         replayed = True
         identity = _known.get(self, 0)
-        before = before_replay  # read once: another thread may take it away
-        if before is not None and not _is_torch(places.caller(1)):
-            before(identity)
+        try:
+            if not _is_torch(places.caller(1)):
+                before_replay(identity)
+        except Exception as error:
+            log.debug("before the replay of a graph: %r", error)
         if not awake.now:
             return original(self, *args, **kwargs)
         emitter.push(_replay_label(identity))

@@ -361,8 +361,7 @@ def uninstall() -> None:
     _hooks.undo()
     copies.uninstall()
     forwards.run_root = None
-    graphs.before_replay = None
-    compiled.before_call = None
+    graphs.before_replay = compiled.before_call = emitter.nobody
     for owner, (original, made) in _stepping.items():
         if owner.__dict__.get("step") is made:
             owner.step = original  # type: ignore[attr-defined]

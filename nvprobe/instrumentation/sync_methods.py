@@ -30,6 +30,8 @@ INDEXING = ("__getitem__", "__setitem__")
 
 MOST = 16
 """Waits of known lines that are passed through in one step."""
+MOST_NOTED = 4096
+"""Instructions kept, where no step forgets them."""
 MOST_RETURNS = 200
 """Steps of a process in which methods come back: types keep a cache for a thousand changes only."""
 
@@ -137,6 +139,8 @@ def _waiting(waits: Callable[[tuple[Any, ...]], bool]) -> Callable[[Any], Any]:
                 frame = sys._getframe(1)
                 key = id(frame.f_code), frame.f_lasti
                 if not _is_known(key) and not _note(what) and not _shared(frame.f_code):
+                    if len(_noted) >= MOST_NOTED:
+                        _noted.clear()
                     _noted[key] = frame.f_code
 
         hide_from_dynamo([uncounted(method), _always, _by_mask, _is_mask, _shared, _is_known])

@@ -28,12 +28,14 @@ are wrapped. Setting the mode does not initialize CUDA: it waits until the progr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +120,7 @@ class _Site:
 
 _sites: dict[tuple[int, int, str], _Site] = {}
 _lock = threading.Lock()
-_shown: list[tuple[dict[Any, Any], tuple[Any, ...]]] = []
+_shown: deque[tuple[dict[Any, Any], tuple[Any, ...]]] = deque(maxlen=places.MOST)
 """What the interpreter shows no more in this step: registries of modules, and keys in them."""
 _full_steps = FULL_STEPS
 """Steps that are still marked in full."""
@@ -212,9 +214,10 @@ def _marks_per_line() -> int:
 
 def _show_again(times: int) -> None:
     """Mark each line so many times from now on."""
-    shown, _shown[:] = _shown[:], []
-    for registry, key in shown:
-        registry.pop(key, None)
+    with contextlib.suppress(IndexError):  # empty; of several threads each takes some
+        while True:
+            registry, key = _shown.popleft()
+            registry.pop(key, None)
     for site in list(_sites.values()):
         site.left = times
     sync_methods.again()
@@ -380,7 +383,10 @@ def _meet(key: tuple[int, int, str], frame: FrameType | None) -> _Site:
     stack = user_stack(frame, 1)
     source = stack[0] if stack else "unknown:0"
     label = emitter.label(f"sync {source}", Category.SYNC)
-    return _sites.setdefault(key, _Site(frame and frame.f_code, label))
+    with _lock:
+        if len(_sites) >= places.MOST:  # code that is made anew without end
+            del _sites[next(iter(_sites))]
+        return _sites.setdefault(key, _Site(frame and frame.f_code, label))
 
 
 def _write(message: str, frame: FrameType | None, count: int) -> None:

@@ -31,7 +31,7 @@ def marks(state: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(autograd._hooks, "active", True)
     monkeypatch.setattr(autograd, "_begin", lambda _torch: lambda: None)
     monkeypatch.setattr(engine_runs, "_signatures", None)
-    monkeypatch.setattr(forwards, "root_called", None)
+    monkeypatch.setattr(forwards, "root_called", emitter.nobody)
     for module in (torch.autograd, torch.autograd.graph):
         wrapped = autograd._run_backward(module._engine_run_backward)
         monkeypatch.setattr(module, "_engine_run_backward", wrapped)
@@ -137,7 +137,7 @@ def test_asleep_everything_is_forgotten(marks):
     awake.wake()
     run(net)
     assert begun(marks) == ["0 named", "0 named", "0"]
-    assert forwards.root_called is None
+    assert forwards.root_called is emitter.nobody
 
 
 def test_another_profiler_has_the_nodes_for_itself(marks):

@@ -40,6 +40,12 @@ def replay() -> int:
     return graphs._replay(lambda _self: 1)(Model())
 
 
+GONE = dict.fromkeys(
+    ("root_called", "before_call", "graph_called", "before_replay"), emitter.nobody
+) | {"find_root": None}
+"""What stands in their places where nobody listens."""
+
+
 @pytest.fixture(autouse=True)
 def wrapped(state: None):
     pytest.importorskip("torch")
@@ -64,13 +70,13 @@ def test_a_call_does_not_fail_when_its_listener_goes_meanwhile(
     heard: list[Any] = []
     for instant in itertools.count():
         monkeypatch.setattr(of, name, lambda *given: heard.append(given))
-        if not _interrupted(call, instant, lambda: setattr(of, name, None)):
+        if not interrupted(call, instant, lambda: setattr(of, name, GONE[name])):
             break
     assert len(heard) > 1
     assert instant > len(heard), "it was never taken away before it was called"
 
 
-def _interrupted(call: Callable[[], int], instant: int, then: Callable[[], None]) -> bool:
+def interrupted(call: Callable[[], int], instant: int, then: Callable[[], None]) -> bool:
     """Whether ``then`` was called during the call: before its instruction of this number."""
     count = 0
 
@@ -90,3 +96,16 @@ def _interrupted(call: Callable[[], int], instant: int, then: Callable[[], None]
     finally:
         sys.settrace(before)
     return count > instant
+
+
+@pytest.mark.parametrize(
+    ("call", "of", "name"), [(graph, compiled, "before_call"), (replay, graphs, "before_replay")]
+)
+def test_a_listener_that_fails_does_not_stop_the_program(
+    call: Callable[[], int], of: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_given: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(of, name, fail)
+    assert call() == 1
