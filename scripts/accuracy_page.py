@@ -9,8 +9,8 @@ from typing import Any
 
 Row = dict[str, Any]
 HEAD = ("program", "as it is", "fixed", "saved", "predicted", "cause", "first finding", "line", "")
-LEAST = 2.0  # per cent of the step that a fix has to save to be worth a finding
-HEALTHY = 5.0  # per cent of the step that a finding about a healthy program may expect
+LEAST = 2.0  # percent of the step that a fix has to save to be worth a finding
+HEALTHY = 5.0  # percent of the step that a finding about a healthy program may expect
 
 
 def accuracy_page(docs: Path) -> str:
@@ -57,7 +57,7 @@ def reached(rows: list[Row]) -> str:
             ),
             ("the line is one that holds the cause", of(marked, on_line), ""),
             (
-                "the step without a profiler is known to 15 %",
+                "the step without a profiler is known to 15%",
                 of(steps, lambda ratio: abs(ratio - 1) <= 0.15),
                 "8 of 10",
             ),
@@ -71,7 +71,7 @@ def of(some: list[Any], holds: Any) -> str:
 
 
 def saved(row: Row) -> float:
-    """Per cent of the step that the fix saves."""
+    """Percent of the step that the fix saves."""
     return 100 * (1 - row["fixed"]["median"] / row["plain"]["median"])
 
 
@@ -100,9 +100,7 @@ def on_line(row: Row) -> bool:
 def pair(row: Row) -> tuple[str, ...]:
     """A row of the table."""
     found = row["finding"]
-    bounds = (
-        "–" if not found else f"{found['low']:.0f} … {found['high']:.0f} % ({found['mid']:.0f})"
-    )
+    bounds = "–" if not found else f"{found['low']:.0f} … {found['high']:.0f}% ({found['mid']:.0f})"
     marks = []
     if not row.get("captured"):
         marks.append("not captured")
@@ -115,7 +113,7 @@ def pair(row: Row) -> tuple[str, ...]:
         line = "right" if on_line(row) else "another" if row["line"] else "none"
     return (
         f"`{row['name']}`", f"{row['plain']['median']:.2f} ms", f"{row['fixed']['median']:.2f} ms",
-        f"{saved(row):.1f} %", bounds, f"`{row['cause']}`",
+        f"{saved(row):.1f}%", bounds, f"`{row['cause']}`",
         f"`{row['first']}`" if row["first"] else "–", line, ", ".join(marks),
     )  # fmt: skip
 

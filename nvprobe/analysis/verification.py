@@ -13,7 +13,7 @@ from nvprobe.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One finding, predicted and measured; shares of the step in per cent."""
+    """One finding, predicted and measured; shares of the step in percent."""
 
     id: str
     title: str

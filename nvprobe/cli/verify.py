@@ -33,7 +33,7 @@ def command(settings: Settings, /, before: str, after: str, finding: int) -> Non
     """
     from nvprobe.analysis.verification import verify
     from nvprobe.cli.pipeline import steady_part
-    from nvprobe.report.console.format import time
+    from nvprobe.report.console.format import of_a_step, time
 
     spare_inputs(settings.output, [before, after])
     found = verify(steady_part([before]), steady_part([after]), finding)
@@ -41,10 +41,10 @@ def command(settings: Settings, /, before: str, after: str, finding: int) -> Non
         deliver(settings, json.dumps({**asdict(found), "holds": found.holds}, indent=1))
         return
     came = f"{found.saved:.0f}%" if found.saved >= 0 else f"{-found.saved:.0f}% more"
-    bounds = f"{found.low:.0f} to {found.high:.0f}%"
+    predicted = of_a_step(found.low, found.mid, found.high)
     within = "within" if found.holds else "outside of"
     deliver(
         settings,
-        f"{found.title}: predicted {found.mid:.0f}% of a step, came to {came}, {within} {bounds} "
+        f"{found.title}: predicted {predicted}, came to {came}, {within} the bounds "
         f"({time(found.before_ns)} to {time(found.after_ns)}, {found.source})",
     )

@@ -83,7 +83,7 @@ def _large(time: Time, step: Time) -> bool:
 
 
 def _time(name: str, time: Time, most: float, limit: str, step: Time, source: str = "") -> Check:
-    """Fails where the least change is beyond the budget, the noise floor and 0.1 % of the step."""
+    """Fails where the least change is beyond the budget, the noise floor and 0.1% of the step."""
     allowed = most * time.before_ns
     least = max(allowed, time.floor_ns, _LEAST_CHANGE * step.before_ns)
     numbers = (f"{name}: {duration(time.before_ns)} to {duration(time.after_ns)} "

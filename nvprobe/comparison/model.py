@@ -15,9 +15,7 @@ from nvprobe.trace.rows import Row, is_, ns, pair
 SCHEMA: Literal["nvprobe.compare/1"] = "nvprobe.compare/1"
 Outcome = Literal["pass", "fail", "cannot tell"]
 
-_BOUNDS = pair(
-    "change_low_ns", "change_high_ns", "95 % bounds of the change; null if unknown", "ns"
-)
+_BOUNDS = pair("change_low_ns", "change_high_ns", "95% bounds of the change; null if unknown", "ns")
 
 
 class RunFacts(Row, frozen=True):

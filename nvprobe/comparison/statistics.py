@@ -2,7 +2,7 @@
 
 Steps that follow one another resemble one another, so they are resampled in blocks (a circular
 block bootstrap), all columns together. A change of one column among many is held against the
-greatest deviation of all of them (max-T), so that the error of 5 % is that of the whole comparison.
+greatest deviation of all of them (max-T), so that the error of 5% is that of the whole comparison.
 With few blocks a t quantile widens the intervals. Runs differ from one another by more than their
 steps show (clocks, placement of memory): that is the noise floor, from several runs where there are
 any, else assumed. Tests: tests/unit/comparison/test_statistics.py.
@@ -147,7 +147,7 @@ def _resampled(run: Matrix, length: int, rng: np.random.Generator) -> Matrix:
 
 
 def _greatest(drawn: Matrix, error: Matrix, tested: Matrix) -> float:
-    """How many standard errors the worst of the tested columns is off, in 95 % of resamples."""
+    """How many standard errors the worst of the tested columns is off, in 95% of resamples."""
     some = tested & (error > 0) & np.isfinite(error)
     if not some.any():
         return _NORMAL

@@ -204,7 +204,7 @@ def _unprofiled(
 
 
 def _scaled(step: Time, was: int, now: int) -> Time:
-    """The step without the profiler: as uncertain as the profiled one, in per cent."""
+    """The step without the profiler: as uncertain as the profiled one, in percent."""
     share = (was + now) / max(step.before_ns + step.after_ns, 1)
     least, bounds = round(step.floor_ns * share), None
     if step.bounds_ns is not None:

@@ -31,7 +31,7 @@ def what_in_words(what: str) -> str:
 
 
 def share(time: Time) -> str:
-    """The change in per cent; as a factor from ten on."""
+    """The change in percent; as a factor from ten on."""
     if not time.before_ns:
         return "new" if time.after_ns else "0.0%"
     if time.after_ns >= 10 * time.before_ns:

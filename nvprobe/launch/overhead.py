@@ -87,10 +87,10 @@ class Overhead:
         )
         change = 100 * (self.window.step_ns / self.bare.step_ns - 1)
         if self.doubt is None:
-            return f"{times}: {change:+.1f} %"
+            return f"{times}: {change:+.1f}%"
         if self.is_unknown:
-            return f"{times}: cannot tell, steps vary by ±{100 * self.doubt:.1f} %"
-        return f"{times}: {change:+.1f} % (±{100 * self.doubt:.1f})"
+            return f"{times}: cannot tell, steps vary by ±{100 * self.doubt:.1f}%"
+        return f"{times}: {change:+.1f}% (±{100 * self.doubt:.1f})"
 
 
 @dataclass(frozen=True)

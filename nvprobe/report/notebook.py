@@ -13,7 +13,7 @@ from rich.console import Console
 from nvprobe.analysis.result import Analysis
 from nvprobe.analysis.verdict import duration
 from nvprobe.report.cells import visible
-from nvprobe.report.console.format import ROLE_WORDS
+from nvprobe.report.console.format import ROLE_WORDS, of_a_step
 from nvprobe.report.console.terminal import print_report
 from nvprobe.report.console.view import View
 
@@ -61,7 +61,7 @@ def _finding(row: Mapping[str, Any]) -> str:
 def _saving(row: Mapping[str, Any]) -> str:
     if row["step_saving_mid"] == row["step_saving_mid"]:  # a number
         low, mid, high = (row[f"step_saving_{name}"] for name in ("low", "mid", "high"))
-        return f"saves about {mid:.0f}% of a step ({low:.0f} to {high:.0f}%)"
+        return f"saves {of_a_step(low, mid, high)}"
     most = int(row["saves_high_ns"])
     return f"saves up to {duration(most)}" if most else ""
 

@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     def percent(self) -> str:
         """``+0.4 % (0.1 … 0.8)``: how much more than 1."""
         middle, low, high = (100 * (one - 1) for one in self[:3])
-        return f"{middle:+.1f} % ({low:+.1f} … {high:+.1f})"
+        return f"{middle:+.1f}% ({low:+.1f} … {high:+.1f})"
 
 
 def interval(ratios: Iterable[float]) -> Interval:

@@ -156,8 +156,8 @@ def shown(found: dict[str, Any]) -> str:
     )
     return (
         f"{found['plant']:<10} {planted.get('steps', '-'):>5} {planted.get('phases')!s:<36} "
-        f"{first.get('id') or '-':<16} {'yes' if found['right'] else 'NO':<4} {predicted} % "
-        f"predicted, {found['measured_percent']} % measured ({found.get('step_ns')} to "
+        f"{first.get('id') or '-':<16} {'yes' if found['right'] else 'NO':<4} {predicted}% "
+        f"predicted, {found['measured_percent']}% measured ({found.get('step_ns')} to "
         f"{found.get('fixed_step_ns')} ns) {found['seconds']} s {' | '.join(errors)}"
     )
 

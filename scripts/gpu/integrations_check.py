@@ -6,7 +6,7 @@
 Each program of ``programs/trained_by.py`` runs once with its callback in place and once, unedited,
 under ``nvprobe launch --backend torch --steps 10:15`` (and once more under nsys with ``--nsys``).
 Prints one JSON line per library: steps, phases, kernels and GPU busy time per step of each way, and
-whether they agree: steps, phases and kernels the same, busy time within 3 %. A last line compares
+whether they agree: steps, phases and kernels the same, busy time within 3%. A last line compares
 steps after a window with those before it, beside the same steps of the plain program: what is left
 of the recording. A failure is a row. About 15 s per library; all processes stop at ``--limit``
 seconds.
@@ -70,7 +70,7 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def agreement(place: dict[str, Any], launched: dict[str, Any]) -> dict[str, Any]:
-    """Where two ways of recording agree; the busy time of the median step within 3 %."""
+    """Where two ways of recording agree; the busy time of the median step within 3%."""
     busy = [statistics.median(one["busy_us_per_step"] or [0.0]) for one in (place, launched)]
     ratio = float(busy[0] / busy[1]) if busy[1] else None
     return {
@@ -139,7 +139,7 @@ def outside(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def good(row: dict[str, Any]) -> bool:
-    """Whether a row has nothing that differs: busy times and steps outside within 3 %."""
+    """Whether a row has nothing that differs: busy times and steps outside within 3%."""
     if "outside" in row:
         return abs(row.get("more_after_percent", 100)) <= 100 * CLOSE
     same = row.get("same", {"compared": False})

@@ -124,7 +124,7 @@ def exceeded(row: dict[str, Any]) -> list[str]:
     for column, (against, percent) in LIMITS.items():
         if row.get(column) and row.get(against):
             more = 100 * (statistics.median(row[column]) / statistics.median(row[against]) - 1)
-            found += [f"{column} {more:+.1f} %"] if more > percent else []
+            found += [f"{column} {more:+.1f}%"] if more > percent else []
     return found
 
 

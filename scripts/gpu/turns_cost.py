@@ -145,16 +145,16 @@ def lines(one: dict[str, Any]) -> list[str]:
     for name, (middle, low, high) in compared(one).items():
         plain = one[name]["plain"]
         found.append(
-            f"{name:20} {statistics.median(plain):8.3f} ms, nvprobe {middle:+.1f} % "
-            f"({low:+.1f} … {high:+.1f}), {len(plain)} rounds, limit {LIMITS[name]:.0f} %"
+            f"{name:20} {statistics.median(plain):8.3f} ms, nvprobe {middle:+.1f}% "
+            f"({low:+.1f} … {high:+.1f}), {len(plain)} rounds, limit {LIMITS[name]:.0f}%"
         )
     if one.get("window", {}).get("asleep"):
         middle, low, high = more(one["window"], "asleep", "plain")
-        found.append(f"asleep in the window {middle:+.1f} % ({low:+.1f} … {high:+.1f})")
+        found.append(f"asleep in the window {middle:+.1f}% ({low:+.1f} … {high:+.1f})")
     parts = one.get("parts", {})
     for way in sorted(key for key, times in parts.items() if times and key != "recorded"):
         middle, low, high = more(one["parts"], way, "recorded")
-        found.append(f"{way:20} {middle:+.1f} % ({low:+.1f} … {high:+.1f})")
+        found.append(f"{way:20} {middle:+.1f}% ({low:+.1f} … {high:+.1f})")
     return found
 
 

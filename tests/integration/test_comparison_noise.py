@@ -25,7 +25,7 @@ def template(corpus: Path) -> Document:
 def test_without_a_change_at_most_one_in_twenty_fails(
     template: Document, runs: tuple[int, int]
 ) -> None:
-    """Even with a limit of 0 %, which leaves the bounds and the noise floor alone."""
+    """Even with a limit of 0%, which leaves the bounds and the noise floor alone."""
     found = outcomes(template, pairs=200, steps=20, runs=runs, most=0.0, seed=1)
     assert found.failed <= 0.05
     usual = outcomes(template, pairs=50, steps=50, runs=runs, most=0.05, seed=2)

@@ -92,7 +92,7 @@ def test_a_copy_is_held_at_a_line(analyses: dict[str, Analysis]) -> None:
 def test_the_measured_gain_lies_within_the_bound(
     analyses: dict[str, Analysis], example: str
 ) -> None:
-    """In per cent of the step: milliseconds depend on how the profiler's cost is estimated."""
+    """In percent of the step: milliseconds depend on how the profiler's cost is estimated."""
     rows = {(row["example"], row["fixed"]): row for row in _rows()}
     before, after = rows[example, False], rows[example, True]
     saving = (analyses[example].findings or ())[0].step_saving

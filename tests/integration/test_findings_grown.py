@@ -114,7 +114,7 @@ def sampled(corpus: Path) -> tuple[Trace, Column]:
 def test_a_kernel_that_issues_all_the_time_is_not_bound_by_latency(
     sampled: tuple[Trace, Column],
 ) -> None:
-    """The FP32 GEMMs as they are: 77 % of what can be issued, whatever the tensor cores do."""
+    """The FP32 GEMMs as they are: 77% of what can be issued, whatever the tensor cores do."""
     assert found(of(sampled[0]), "kernel_latency_bound") is None
 
 
@@ -201,13 +201,13 @@ def _peak(events: MemoryEvents) -> int:
 
 
 def test_products_of_a_real_capture_reach_their_peak(corpus: Path) -> None:
-    """bfloat16 on an H100: 58 % of the data sheet's peak at the greatest clock."""
+    """bfloat16 on an H100: 58% of the data sheet's peak at the greatest clock."""
     analysis = of(load(corpus / "kineto" / "public" / "h100_qwen_stacks.json.gz"))
     assert found(analysis, "gemm_efficiency") is None
 
 
 def test_an_idle_gpu_gains_nothing_from_faster_products(corpus: Path) -> None:
-    """A small batch: 4 % of the peak, but the GPU works for 8 % of the time only."""
+    """A small batch: 4% of the peak, but the GPU works for 8% of the time only."""
     analysis = of(load(corpus / "kineto" / "public" / "h100_bert.json.gz"))
     assert analysis.work is not None
     assert found(analysis, "gemm_efficiency") is None
@@ -232,7 +232,7 @@ def test_slow_products(corpus: Path) -> None:
 
 
 def _products(trace: Trace, peak: float) -> tuple[float, int, float, int]:
-    """(ideal ns, GPU ns, ns above 70 % of the roofline, count) of bfloat16 products, one by one."""
+    """(ideal ns, GPU ns, ns above 70% of the roofline, count) of bfloat16 products, one by one."""
     import json
 
     calls = {int(c): row for row, c in enumerate(trace.calls.correlation)}

@@ -34,7 +34,7 @@ def _told(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     ],
 )
 def test_occupancy_is_that_of_the_profiler(file: str, kernels: int, corpus: Path) -> None:
-    """It tells that of the whole launch, to a per cent; and 0 where it forgets shared memory."""
+    """It tells that of the whole launch, to a percent; and 0 where it forgets shared memory."""
     path = corpus / "kineto" / f"{file}.json.gz"
     trace, told = load(path), _told(path)
     fit = launch_fit(trace)

@@ -33,7 +33,7 @@ CAUSES = {
 
 @pytest.fixture(scope="module")
 def saved() -> dict[str, float]:
-    """What the fix of each saves of a step, in per cent."""
+    """What the fix of each saves of a step, in percent."""
     times: dict[str, dict[bool, float]] = defaultdict(dict)
     for line in (PAIRS / "truth.jsonl").read_text().splitlines():
         row = json.loads(line)

@@ -104,7 +104,7 @@ def test_a_lag_that_stays_the_same_and_that_compute_hides_costs_nobody(tmp_path:
 def test_imbalance_that_nobody_waits_for(
     tmp_path: Path, factor: float, found_on: list[int] | None
 ) -> None:
-    """Compute of rank 3 takes 15 % longer, but its collectives begin with the others'."""
+    """Compute of rank 3 takes 15% longer, but its collectives begin with the others'."""
     found = grown(tmp_path, longer=lambda rank: factor if rank == 3 else 1)
     assert named(found).get("imbalance") == found_on
     assert found.stragglers == []

@@ -30,6 +30,7 @@ SPELLINGS = {
     r"\banaly(se|sed|sing|sers?)\b": "analyze",
     r"\b(\w*synchron|\w*initial|recogn|normal|optim|summar|serial|organ|minim|maxim|vector|quant)"
     r"is(e|ed|es|ing|ations?|ers?)\b": "-ize",
+    r"\bper cent\b|\d %(?=[\s.,;:)`|]|$)": "percent or 5%",
     r"\b(colour(s|ed|ing)?|behaviours?|favour\w*|labelled|labelling|artefacts?)\b": "American",
 }
 """The same for spellings, in the code as well."""

@@ -235,7 +235,7 @@ def _of_attention(evidence: Evidence, specific: Sequence[Finding]) -> Column:
 def gemm_efficiency(evidence: Evidence) -> Iterator[Finding]:
     """Products of known shapes far below the peak of their precision.
 
-    Only where shapes, precision and peak are all known. High end: up to 70 % of the roofline.
+    Only where shapes, precision and peak are all known. High end: up to 70% of the roofline.
     """
     items = evidence.work
     if items is None or not len(items) or evidence.busy_share < HARDLY:

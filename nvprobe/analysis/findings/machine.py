@@ -13,7 +13,7 @@ from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import OpKind
 
 LOW_CLOCK = 0.8
-"""Of the greatest clock; boost clocks vary by a few per cent with load and temperature."""
+"""Of the greatest clock; boost clocks vary by a few percent with load and temperature."""
 MANY_SAMPLES = 100
 SHARED = 0.05
 """Of the window, what another process has to be busy for."""

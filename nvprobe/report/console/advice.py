@@ -15,7 +15,7 @@ from nvprobe.analysis.model import UNKNOWN
 from nvprobe.analysis.profiler_cost import ProfilerCost
 from nvprobe.analysis.result import Analysis
 from nvprobe.readers.input_errors import counted
-from nvprobe.report.console.format import ROLE_WORDS, percent, plain, size, span, time
+from nvprobe.report.console.format import ROLE_WORDS, of_a_step, percent, plain, size, span, time
 from nvprobe.report.console.names import cut
 from nvprobe.report.console.tables import more
 from nvprobe.report.console.view import View
@@ -177,15 +177,14 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
 
 
 def _of_step(saving: StepSaving, number: int, *, known: bool) -> str:
-    """Per cent of the step first, then milliseconds of the unprofiled one, and how it is known."""
+    """Percent of the step first, then milliseconds of the unprofiled one, and how it is known."""
     low, high, step = saving.low, saving.high, saving.step_ns
     earlier = {2: "1 is", 3: "1 and 2 are"}.get(number, f"1 to {number - 1} are")
     after = f"{saving.after_previous:.0f}% once {earlier} fixed"
     if round(saving.mid) == 0:
         return f"hardly anything by itself, {after}"
-    share = f"{low:.0f} to {high:.0f}%" if round(low) else f"up to {high:.0f}%"
     ns = _times(round(step * low / 100) if round(low) else 0, round(step * high / 100))
-    text = f"about {saving.mid:.0f}% of a step ({share}): {ns} of {time(step)} unprofiled"
+    text = f"{of_a_step(low, saving.mid, high)}: {ns} of {time(step)} unprofiled"
     if known:
         text += " (measured)" if saving.calibration == "measured" else " (estimated)"
     if saving.instead_of is not None:

@@ -79,8 +79,14 @@ def span(low: int, high: int) -> str:
     return f"{first.rpartition(' ')[0] if same else first} to {last}"
 
 
+def of_a_step(low: float, mid: float, high: float) -> str:
+    """A saving in percent: ``about 19% of a step (9 to 30%)``."""
+    bounds = f"{low:.0f} to {high:.0f}%" if round(low) else f"up to {high:.0f}%"
+    return f"about {mid:.0f}% of a step ({bounds})"
+
+
 def percent(part: int, whole: int) -> str:
-    """``45.1 %`` of the whole, a dash of nothing."""
+    """``45.1%`` of the whole, a dash of nothing."""
     return f"{part / whole:.1%}" if whole else "–"
 
 

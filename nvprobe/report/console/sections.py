@@ -145,7 +145,7 @@ class _Quantities:
         ]
 
     def shares(self) -> list[str]:
-        """Per cent of all GPU time."""
+        """Percent of all GPU time."""
         total = self.analysis.ledger.total.gpu_ns
         values = zip(self.sums("gpu"), self.ops, strict=True)
         return [percent(gpu, total) if ops else "·" for gpu, ops in values]

@@ -65,7 +65,7 @@ FOUND = Comparison(
     noise=Noise(False, 0, 0.03), steps=[STEP], unmatched=["eval"], counters=[],
     graphs=[GraphChange("0/0", "fwd", "new", (None, 5000), (None, 3.0), (None, 7000), (None, "a"))],
     findings=[FindingChange("x", "gone", "step", "A sync in each step", None)],
-    gate=Gate("fail", [Check("step time", "+5%", "fail", "step time: 30 % longer")]),
+    gate=Gate("fail", [Check("step time", "+5%", "fail", "step time: 30% longer")]),
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_the_figures_are_those_of_the_document() -> None:
     ]
     assert rows_of(text, "Compiled graphs")[0][:4] == ["0/0 fwd", "new", "–", "5.00 µs"]
     assert rows_of(text, "Findings") == [["gone", "A sync in each step", "–"]]
-    assert rows_of(text, "Gate: fail") == [["fail", "step time: 30 % longer", "+5%"]]
+    assert rows_of(text, "Gate: fail") == [["fail", "step time: 30% longer", "+5%"]]
     assert rows_of(text, "Not the same")[1] == ["torch", "2.12", "–"]
     assert 'title="1,300,000 ns"' in text
 

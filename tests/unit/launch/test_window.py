@@ -189,7 +189,7 @@ def test_the_overhead_of_loops_that_wait_for_different_things(
     assert overhead.bare.step_ns == pytest.approx(expected[0], rel=0.01)
     assert overhead.window.step_ns == pytest.approx(expected[1], rel=0.01)
     change = 100 * (expected[1] / expected[0] - 1)
-    assert f"{change:+.1f} %" in str(overhead) or "cannot tell" in str(overhead)
+    assert f"{change:+.1f}%" in str(overhead) or "cannot tell" in str(overhead)
     assert overhead.is_unknown == (expected[0] == expected[1])
 
 
@@ -246,7 +246,7 @@ def test_one_group_of_a_gpu_bound_loop_cannot_say_how_steps_vary(
     run_on_gpu(watch, clock, 16, lambda step: 10 + 5 * (step % 2), 100)
     overhead = WindowStatus.read(tmp_path).overhead
     assert (overhead.slowdown, overhead.doubt) == (1.0, None)
-    assert str(overhead).endswith("+0.0 %")
+    assert str(overhead).endswith("+0.0%")
 
 
 def test_a_group_whose_begin_was_missed_is_left_out(clock: Clock) -> None:

@@ -40,7 +40,7 @@ def test_chance_names_nobody() -> None:
 
 
 def test_three_steps_that_differ_are_not_sure() -> None:
-    """0.6, 1.6, 1.6 ms: 3 % of noise would do as much, so a cause must be recorded besides."""
+    """0.6, 1.6, 1.6 ms: 3% of noise would do as much, so a cause must be recorded besides."""
     assert named([2.7, 0, 0, 0], [0, 0.6, 1.57, 1.56]) == [(1, False)]
 
 
