@@ -276,7 +276,7 @@ def _json(found: Simulation, asked: Asked, changed: bool) -> str:
 
 
 def _saving(low: float, mid: float, high: float) -> dict[str, float]:
-    """In per cent."""
+    """In percent."""
     shares = {"low": max(low, 0.0), "mid": mid, "high": min(high, 1.0)}
     return {name: round(100 * share, 1) for name, share in shares.items()}
 
