@@ -159,12 +159,16 @@ def lines_of(process: subprocess.Popen[str], end: float, silent: float) -> Itera
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End a process and all that it started, where it has not ended by itself."""
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """End a process and all that it started, where it has not ended by itself.
+
+    A launch is asked first: nsys and its program are in a session of their own.
+    """
+    for limit_s, number in ((1.0, signal.SIGTERM), (5.0, signal.SIGKILL)):
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, number)
+    process.wait()
 
 
 if __name__ == "__main__":
