@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,14 @@ def examples(number: int, **options: Any) -> settings:
     """Settings of a property test: ``number`` examples where the profile has 100, else in ratio."""
     share = settings.get_profile(settings.get_current_profile_name()).max_examples / 100
     return settings(max_examples=max(1, round(number * share)), **options)
+
+
+def mostly_slow(captures: Iterable[Path], *quick: str) -> list[Any]:
+    """Captures to parametrize with: those whose stems are ``quick``, and slow ones."""
+    return [
+        path if path.stem in quick else pytest.param(path, marks=pytest.mark.slow)
+        for path in captures
+    ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

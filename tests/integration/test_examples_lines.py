@@ -25,7 +25,10 @@ from tests.conftest import ROOT
 from tests.integration.test_examples_captures import ARCHIVE, PLANTED
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not ARCHIVE.is_file(), reason="no captures of the examples")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ARCHIVE.is_file(), reason="no captures of the examples"),
+]
 
 ONLY_THE_BLOCK = {"10_unfused_attention": 'with phase("attention")'}
 """No range and no module begins at the planted line: the block around it is what is known."""

@@ -389,6 +389,7 @@ def test_fsdp2_and_checkpoint_wrappers_keep_the_names(torch_recorder: Recorder):
     }
 
 
+@pytest.mark.slow
 def test_torch_compile_sees_nothing_of_it(torch_recorder: Recorder):
     code = """
     import sys

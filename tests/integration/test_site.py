@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.xdist_group("site")  # built once
+pytestmark = pytest.mark.slow
 
 DOCS = ROOT / "docs"
 PAGES = {

@@ -130,7 +130,7 @@ def test_a_phase_in_a_range_of_its_name_is_one_scope(torch_recorder: Recorder):
     torch_recorder.run(code, NVPROBE_EMITTER="record_function")
 
 
-def test_scopes_are_in_no_graph_and_no_mode_of_the_program(recorder: Recorder):
+def test_scopes_are_in_no_graph_and_no_mode_of_the_program(torch_recorder: Recorder):
     code = """
         import torch
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -162,5 +162,5 @@ def test_scopes_are_in_no_graph_and_no_mode_of_the_program(recorder: Recorder):
         assert not any("record" in graph for graph in graphs), graphs
         print(sum(event.count for event in profile.key_averages() if event.key == "scope"))
     """
-    scopes = recorder.run(code, NVPROBE_EMITTER="record_function").stdout
+    scopes = torch_recorder.run(code, NVPROBE_EMITTER="record_function").stdout
     assert int(scopes) >= 3, "those of the modes and of make_fx"

@@ -86,9 +86,9 @@ def test_a_terminal_stays_a_terminal(launch: Launcher, nsys: Nsys) -> None:
     "words",
     [
         ["-m", "job", "--x"],
-        [sys.executable, "-X", "dev", "-u", "job.py", "--x"],
-        [sys.executable, "-m", "job", "--x"],
-        ["./tool", "--x"],
+        pytest.param([sys.executable, "-X", "dev", "-u", "job.py", "--x"], marks=pytest.mark.slow),
+        pytest.param([sys.executable, "-m", "job", "--x"], marks=pytest.mark.slow),
+        pytest.param(["./tool", "--x"], marks=pytest.mark.slow),
         ["sh", "-c", f"{sys.executable} job.py --x"],
     ],
     ids=["module option", "interpreter options", "python -m", "shebang", "shell"],

@@ -19,7 +19,7 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.errors import UsageError
 from nvprobe.readers import load
 from nvprobe.trace import NO_ROW, Trace
-from tests.conftest import CORPUS, examples
+from tests.conftest import CORPUS, examples, mostly_slow
 from tests.random_waits import wait_traces
 
 
@@ -193,7 +193,9 @@ def _loaded(path: str) -> Trace:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((CORPUS / "nsys/h200").glob("*.sqlite")), ids=lambda path: path.stem
+    "path",
+    mostly_slow(sorted((CORPUS / "nsys/h200").glob("*.sqlite")), "eager", "graph_node"),
+    ids=lambda path: path.stem,
 )
 def test_every_capture_can_be_filtered_and_written(path, tmp_path: Path) -> None:
     """Each filter on each capture: analyzed whole, and the tables refer to rows there are."""

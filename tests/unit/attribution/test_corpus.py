@@ -8,7 +8,7 @@ import pytest
 
 from nvprobe.attribution import Attribution, Method, attribute, ledger
 from nvprobe.readers import load
-from tests.conftest import CORPUS
+from tests.conftest import CORPUS, mostly_slow
 from tests.unit.attribution.test_oracle import agree
 
 FILES = sorted((CORPUS / "nsys").glob("*/*.sqlite"))
@@ -22,7 +22,11 @@ def counts(found: Attribution) -> dict[str, int]:
     return {m.name.lower(): entry.ops for m, entry in ledger(found).by_method.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    mostly_slow(FILES, "eager", "graph_node", "threaded_server", "named_domain"),
+    ids=lambda path: path.stem,
+)
 def test_every_op_as_the_oracle_says(path: Path) -> None:
     trace = load(path)
     agree(trace, every_range=len(trace.ranges) < 6000)

@@ -128,11 +128,16 @@ def test_settings_come_from_pyproject_and_environment(capsys, tmp_path, monkeypa
             "operator module",
             ["--hide", "operator", "--hide", "module"],
         ),
-        ('hide = "module"', "module", ["--hide", "module"]),
-        ('kind = "phase"', "phase", ["--kind", "phase"]),
-        ('filter = "fc2"', "fc2", ["--filter", "fc2"]),
+        pytest.param('hide = "module"', "module", ["--hide", "module"], marks=pytest.mark.slow),
+        pytest.param('kind = "phase"', "phase", ["--kind", "phase"], marks=pytest.mark.slow),
+        pytest.param('filter = "fc2"', "fc2", ["--filter", "fc2"], marks=pytest.mark.slow),
         ("process = 445", "445", ["--process", "445"]),
-        ('range = "step/forward"', "step/forward", ["--range", "step/forward"]),
+        pytest.param(
+            'range = "step/forward"',
+            "step/forward",
+            ["--range", "step/forward"],
+            marks=pytest.mark.slow,
+        ),
         ('steps = "5:6"', "5:6", ["--steps", "5:6"]),
         ('domain = ["CCCL"]', "CCCL", ["--domain", "CCCL"]),
     ],
@@ -209,8 +214,9 @@ def test_a_terminal_of_an_old_locale_gets_a_report():
             check=True,
         ).stdout
 
-    assert demo("--top=3").startswith(b"h200_eager.sqlite ? nsys")
-    assert "\u2192" not in demo("--top=3").decode("ascii")
+    report = demo("--top=3")
+    assert report.startswith(b"h200_eager.sqlite ? nsys")
+    assert "\u2192" not in report.decode("ascii")
     assert json.loads(demo("--json").decode())["ledger"]["ops"] == 668
 
 

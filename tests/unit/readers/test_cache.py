@@ -22,7 +22,7 @@ from nvprobe.readers import cache, load
 from nvprobe.readers.columns import read_columns, write_columns
 from nvprobe.readers.nsys import report as nsys_report
 from nvprobe.readers.nsys.report import load_nsys_report, written_by
-from tests.conftest import CORPUS
+from tests.conftest import CORPUS, mostly_slow
 from tests.unit.readers.exports import kernel, launch, pushed, strings, write
 from tests.unit.readers.same import differences
 
@@ -318,7 +318,9 @@ def test_a_report_of_a_newer_nsys_is_said(report: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((CORPUS / "nsys/h200").glob("*.sqlite"))], ids=lambda path: path.stem
+    "path",
+    mostly_slow(sorted((CORPUS / "nsys/h200").glob("*.sqlite")), "eager", "graph_node"),
+    ids=lambda path: path.stem,
 )
 def test_a_kept_trace_gives_the_same_document(path: Path, tmp_path: Path) -> None:
     """Its arrays are read-only: no analysis may write into a Trace."""
