@@ -221,14 +221,14 @@ def test_a_rule_that_is_none_is_refused(rule: str, message: str) -> None:
         parse(pa.array(["a name"]), [rule])
 
 
-def test_a_million_distinct_names_add_less_than_a_second() -> None:
+def test_distinct_names_of_engines_cost_no_more_than_twice_as_much_as_others() -> None:
     def spent(form: str) -> float:
-        """CPU seconds for a million names, against the noise of a shared machine."""
-        texts = pa.array([form % (i, i) for i in range(1_000_000)])
+        """CPU seconds for many names, against the noise of a shared machine."""
+        texts = pa.array([form % (i, i) for i in range(200_000)])
         begin = time.process_time()
         clean_names(texts)
         return time.process_time() - begin
 
     unknown = spent("something with %d of %d")
-    assert spent("execute_context_1(%d)_generation_3(%d)") < unknown + 1
-    assert spent("iteration %d of request %d: decode") < unknown + 1
+    assert spent("execute_context_1(%d)_generation_3(%d)") < 2 * unknown
+    assert spent("iteration %d of request %d: decode") < 2 * unknown
