@@ -12,7 +12,7 @@ import click
 
 from nvprobe.cli.files import deliver, spare_inputs
 from nvprobe.cli.settings import INPUT, Settings, common_options, output_options
-from nvprobe.errors import UsageError
+from nvprobe.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from nvprobe.analysis.critical_time import OnPath
@@ -129,6 +129,8 @@ def command(
     without the profiler. The ranks of a job (its folder, or those of its ranks) are replayed
     together: each waits in collectives for the others.
     """
+    import numpy as np
+
     from nvprobe.analysis.simulation import Asked, simulate
     from nvprobe.cli.pipeline import steady_part
 
@@ -138,11 +140,29 @@ def command(
     if ranks := _ranks(inputs):
         deliver(settings, _of_job(ranks, asked, changed, only, settings.as_json))
         return
+    attribution = steady_part(inputs)
+    processes = np.unique(attribution.trace.ops.process)
+    if len(processes) > 1 and (job := _of_processes(inputs, asked, only)):
+        deliver(settings, (_job_json if settings.as_json else _job_text)(job, asked, changed))
+        return
     if only:
         raise UsageError("--rank: the input is one run, not the ranks of a job")
-    found = simulate(steady_part(inputs), asked)
+    found = simulate(attribution, asked)
     written = _json if settings.as_json else _text
     deliver(settings, written(found, asked, changed))
+
+
+def _of_processes(
+    inputs: Sequence[str], asked: Asked, only: tuple[int, ...]
+) -> JobSimulation | None:
+    """Processes of one capture together; ``None`` where they are not ranks that can be."""
+    from nvprobe.ranks.discovery import discover
+    from nvprobe.ranks.simulation import JointReplay, NotTogether, read_job
+
+    try:
+        return JointReplay(*read_job(discover(inputs))).simulate(asked, only)
+    except (NotTogether, InputError):
+        return None
 
 
 def _ranks(inputs: Sequence[str]) -> list[Source]:
@@ -209,6 +229,9 @@ def _job_text(found: JobSimulation, asked: Asked, changed: bool) -> str:
         if changed:
             row += f"    {time(after.step_ns):>16}{time(after.waits_ns):>9}{after.last:>7.0%}"
         lines.append(row)
+    if found.missing_ranks:
+        missing = ", ".join(map(str, found.missing_ranks))
+        lines.append(f"Not captured: rank {missing}; waiting for it counts as transfer")
     path = found.after if changed else found.before
     return "\n".join([*lines, "", *_critical(path, changed)])
 
@@ -294,6 +317,7 @@ def _job_json(found: JobSimulation, asked: Asked, changed: bool) -> str:
         "replay_error": round(found.replay_error, 5),
         "saving": _saving(*found.saving) if changed and asked.batch == 1 else None,
         "step_with_changes_ns": list(found.step_with_ns) if changed else None,
+        "missing_ranks": list(found.missing_ranks),
         "ranks": ranks(found.ranks),
         "ranks_with_changes": ranks(found.ranks_with) if changed else None,
         "critical_path": rows(found.before),

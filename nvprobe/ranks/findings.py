@@ -6,6 +6,7 @@ and a saving is promised for the job alone, at most what no other rank would be 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import numpy as np
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.cautions import called, listed, together
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
-from nvprobe.ranks.late import typical
+from nvprobe.ranks.late import alone_late, typical
 from nvprobe.ranks.own_work import Behind
 from nvprobe.trace import Column
 
@@ -158,7 +159,7 @@ def findings(facts: Facts) -> list[Finding]:
 
 
 def _stragglers(facts: Facts) -> Iterator[Finding]:
-    step, alone = facts.job.step_ns, _alone(facts.job.delays.steady)
+    step, alone = facts.job.step_ns, alone_late(facts.job.delays.steady)
     for one in facts.stragglers:
         yield Finding(
             id="straggler",
@@ -177,22 +178,21 @@ def _stragglers(facts: Facts) -> Iterator[Finding]:
                 "waiting_ranks": len(facts.job.numbers) - 1,
             },
             saves_ns=_saving(facts, one, alone),
-            try_=list(_TRY[one.cause or "other"]),
+            try_=_try(facts, one),
         )
 
 
-def _alone(delays: Column) -> Column:
-    """By rank and step: how much more delay the rank adds than any other, 0 for all but one."""
-    if not delays.size:
-        return delays
-    first = delays.argmax(axis=0)
-    columns = np.arange(delays.shape[1])
-    most = delays[first, columns]
-    rest = delays.copy()
-    rest[first, columns] = -1
-    alone = np.zeros_like(delays)
-    alone[first, columns] = np.maximum(most - np.maximum(rest.max(axis=0), 0), 0)
-    return alone
+def _try(facts: Facts, one: Straggler) -> list[str]:
+    """What to do; of a kernel that only this rank runs, how to see the step without it."""
+    advice = list(_TRY[one.cause or "other"])
+    own = any(
+        other.kind == "kernel" and other.name == one.kernel and other.ranks == [one.rank]
+        for other in facts.differences
+    )
+    if one.kernel is None or not own:
+        return advice
+    options = f"--rank {one.rank} --drop {shlex.quote(one.kernel)}"
+    return [advice[0], f"nvprobe simulate of the job with {options} predicts the step without it"]
 
 
 def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:

@@ -136,3 +136,17 @@ def typical(table: Column) -> Column:
         return np.full(len(table), -1)
     place = np.minimum(unknown + (size - unknown) // 2, size - 1)
     return ordered[np.arange(len(table)), place]
+
+
+def alone_late(delays: Column) -> Column:
+    """By rank and step: how much more delay the rank adds than any other, 0 for all but one."""
+    if not delays.size:
+        return delays
+    first = delays.argmax(axis=0)
+    columns = np.arange(delays.shape[1])
+    most = delays[first, columns]
+    rest = delays.copy()
+    rest[first, columns] = -1
+    alone = np.zeros_like(delays)
+    alone[first, columns] = np.maximum(most - np.maximum(rest.max(axis=0), 0), 0)
+    return alone

@@ -51,6 +51,7 @@ class JobSimulation:
     """At least, expected, at most, as shares of the step."""
     step_with_ns: tuple[int, int, int]
     """The step with the changes: at least, expected, at most."""
+    missing_ranks: tuple[int, ...]
     ranks: tuple[RankStep, ...]
     ranks_with: tuple[RankStep, ...]
     before: tuple[tuple[int, OnPath], ...]
@@ -127,6 +128,7 @@ class JointReplay:
             replay_error=max(one.error for one in self.fidelity),
             saving=saving,
             step_with_ns=(least, expected, most),
+            missing_ranks=self.job.roster.missing,
             ranks=self._steps(self.joints[0]),
             ranks_with=self._steps(after),
             before=self._numbered(joint_critical_time(self.samples, self.joints[0], syncs)),

@@ -49,6 +49,13 @@ def test_without_the_spin_the_step_is_shorter_by_about_it() -> None:
     assert found.ranks[0].waits_ns > SPIN_NS > 50 * found.ranks_with[0].waits_ns
 
 
+def test_two_processes_of_one_capture_are_ranks() -> None:
+    found = joint("../nsys/public/2026.2_two_gpus.sqlite").simulate(Asked(speed_up={"gemm": 2.0}))
+    assert [one.rank for one in found.ranks] == [0, 1]
+    assert found.replay_error < CLOSE
+    assert found.saving[1] > 0.05
+
+
 def test_a_copy_that_waits_for_an_earlier_event_is_no_gap() -> None:
     """FSDP's copies into a collective's buffer wait for an event that is many ops back."""
     for one in joint("fsdp").ranks.captures:

@@ -34,6 +34,7 @@ def test_the_planted_straggler_of_ddp() -> None:
     assert late.rank == 1
     assert 1.4e6 < late.late_ns < 1.7e6
     assert (late.cause, late.path, late.kernel) == ("compute", "step", "spin_kernel")
+    assert "--rank 1 --drop spin_kernel" in found.findings[0].try_[1]
     assert late.own_ns is not None
     assert late.usual_ns is not None
     assert 1.5e6 < late.own_ns - late.usual_ns < 1.53e6

@@ -73,7 +73,8 @@ def _loop(model: Model) -> Times:
     """One event after the other."""
     e, o = model.events, model.ops
     host, tails = [0] * model.lanes, model.tails.tolist()
-    awaitable = [model.streams_of(lane).tolist() for lane in range(model.lanes)]
+    lanes = np.unique(model.events.lane[model.events.awaits == ALL]).tolist()
+    awaitable = {lane: model.streams_of(lane).tolist() for lane in lanes}
     ended: list[int] = []
     event_end: list[int] = []
     columns_of_ops = (o.stream, o.gap, o.lat, o.dur, o.dep, o.dep_lat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def test_what_the_job_does_not_have_is_refused(job: Path, arguments: list[Any], 
     error = invoked(job, *arguments).exception
     assert isinstance(error, UsageError)
     assert said in str(error)
+
+
+def test_a_rank_that_was_not_captured_is_named(job: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        shutil.copy(job / f"rank{rank}.json", tmp_path)
+    assert simulated(tmp_path)["missing_ranks"] == [2]
+    assert "Not captured: rank 2" in invoked(tmp_path).stdout
+    assert "Not captured" not in invoked(job).stdout
 
 
 def test_one_rank_is_a_run(job: Path) -> None:
