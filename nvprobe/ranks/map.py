@@ -21,6 +21,7 @@ from nvprobe.analysis.waiting.waits import Waits, waits
 from nvprobe.attribution import attribute
 from nvprobe.attribution.kinds import RangeRole, range_roles
 from nvprobe.attribution.model import Attribution, Kind
+from nvprobe.errors import InputError
 from nvprobe.merging.load import load
 from nvprobe.ranks.discovery import Source
 from nvprobe.ranks.identity import identities
@@ -44,7 +45,12 @@ def captured_ranks(source: Source) -> list[CapturedRank]:
     attribution = attribute(trace)
     step_rows = steps(attribution, lost_launches(attribution))
     found = waits(attribution, step_rows, classify(attribution).activity)
-    ranks = identities(source, trace, _ranks(trace, step_rows))
+    rows = _ranks(trace, step_rows)
+    if not len(rows):
+        raise InputError(
+            f"{source.name}: no GPU work and no range was recorded; nvprobe analyze says why"
+        )
+    ranks = identities(source, trace, rows)
     return [CapturedRank(attribution, step_rows, found, row, one) for row, one in ranks]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nvprobe.demo import unpacked
 from nvprobe.errors import NvprobeError
 from nvprobe.ranks import run, store
 from nvprobe.ranks.discovery import Source, discover
@@ -74,6 +77,20 @@ def test_a_bad_capture_costs_its_rank(tmp_path: Path) -> None:
     assert [one.error is None for one in found] == [True, False, True]
     assert found[1].failed is not None
     assert "rank1.json" in found[1].failed.error
+
+
+def test_a_run_that_recorded_nothing_says_so(tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", ranks=2)
+    with unpacked() as demo, sqlite3.connect(demo) as database:
+        for table in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION"):
+            database.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_{table}")
+        database.execute("DELETE FROM NVTX_EVENTS")
+        database.commit()
+        shutil.copy(demo, job / "rank2.sqlite")
+    found = map_locally(discover([job]), tmp_path / "kept")
+    assert [one.error for one in found if one.error] == [
+        "job/rank2.sqlite: no GPU work and no range was recorded; nvprobe analyze says why"
+    ]
 
 
 def test_an_unforeseen_error_costs_its_rank(
