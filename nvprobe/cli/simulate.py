@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nvprobe.ranks.simulation import JobSimulation, RankStep
 
 ROWS = 12
+SCHEMA = "nvprobe.simulate/1"
 
 
 class SpeedUp(click.ParamType):  # type: ignore[type-arg]
@@ -287,6 +288,7 @@ def _critical(path: Sequence[tuple[int | None, OnPath]], changed: bool) -> Itera
 def _json(found: Simulation, asked: Asked, changed: bool) -> str:
     low, mid, high = found.saving.low, found.saving.mid, found.saving.high
     document = {
+        "schema": SCHEMA,
         "step_ns": found.step_ns,
         "calibration": found.calibration,
         "replay_error": round(found.replay_error, 5),
@@ -312,6 +314,7 @@ def _job_json(found: JobSimulation, asked: Asked, changed: bool) -> str:
         return [dataclasses.asdict(one) for one in some]
 
     document = {
+        "schema": SCHEMA,
         "step_ns": found.step_ns,
         "calibration": found.calibration,
         "replay_error": round(found.replay_error, 5),

@@ -38,7 +38,8 @@ def command(settings: Settings, /, before: str, after: str, finding: int) -> Non
     spare_inputs(settings.output, [before, after])
     found = verify(steady_part([before]), steady_part([after]), finding)
     if settings.as_json:
-        deliver(settings, json.dumps({**asdict(found), "holds": found.holds}, indent=1))
+        document = {"schema": "nvprobe.verify/1", **asdict(found), "holds": found.holds}
+        deliver(settings, json.dumps(document, indent=1))
         return
     came = f"{found.saved:.0f}%" if found.saved >= 0 else f"{-found.saved:.0f}% more"
     predicted = of_a_step(found.low, found.mid, found.high)

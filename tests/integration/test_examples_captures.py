@@ -115,4 +115,5 @@ def test_the_tutorial_is_of_its_program(tmp_path: Path) -> None:
     runs = [str(tmp_path / name) for name in ("before", "after")]
     held = CliRunner().invoke(cli, ["verify", *runs, "--json"], obj=Settings())
     assert first.step_saving is not None
-    assert json.loads(held.output)["low"] == first.step_saving.low  # as the report has it
+    found = json.loads(held.output)
+    assert (found["schema"], found["low"]) == ("nvprobe.verify/1", first.step_saving.low)

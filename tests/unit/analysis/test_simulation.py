@@ -137,6 +137,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
             main(["simulate", str(path), "--json", "--speed-up", "gemm=2"])
         assert not code.value.code
         found = json.loads(capsys.readouterr().out)
+        assert found["schema"] == "nvprobe.simulate/1"
         assert 0 <= found["saving"]["low"] <= found["saving"]["mid"] <= found["saving"]["high"]
         total = sum(row["ns"] for row in found["critical_path"])
         assert total == pytest.approx(found["step_ns"], rel=0.2)
