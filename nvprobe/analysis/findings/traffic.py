@@ -37,12 +37,17 @@ _STREAM_WAITS = tuple(
 )
 
 
+SHORTEST_NS = 50_000
+"""Shorter uploads are figures for a library's own kernels, such as those of a sharded model."""
+
+
 def exposed_copies(evidence: Evidence) -> Iterator[Finding]:
     """Uploads from pinned memory with nothing beside them."""
     ops = evidence.ops
     copies = (
         (ops.kind == OpKind.MEMCPY) & (ops.copy_kind == HOST_TO_DEVICE)
         & (ops.source_memory != PAGEABLE) & evidence.trusted
+        & (evidence.attribution.duration >= SHORTEST_NS)
     )  # fmt: skip
     alone = evidence.alone_ns(copies, ~copies)
     if not alone:

@@ -74,6 +74,13 @@ def pinned_on_the_compute_stream(scene: Scene) -> None:
     scene.inside("forward", lambda: healthy(scene))
 
 
+def figures_of_a_sharded_model(scene: Scene) -> None:
+    """Short uploads, as long together as one copy that is worth a finding."""
+    for _ in range(7):
+        scene.upload(45 * US, pageable=False)
+        scene.launch(BF16_GEMM, 1 * MS)
+
+
 def waits_for_a_side_stream(scene: Scene) -> None:
     scene.wait_stream(13, 7)
     scene.inside("copy", lambda: _ignore(scene.upload(1 * MS, pageable=False, stream=13)))
@@ -235,6 +242,7 @@ SCENES: list[tuple[Callable[[Scene], None], list[str], str]] = [
     (slow_loader, ["input_wait"], "waits for data in step/data"),
     (pageable, ["pageable_copy"], "bound by copies in step/copy"),
     (pinned_on_the_compute_stream, ["exposed_copy"], "bound by copies in step/copy"),
+    (figures_of_a_sharded_model, [], "GPU-bound"),
     (waits_for_a_side_stream, ["exposed_copy"], "bound by copies in step/copy"),
     (tiny_kernels, ["launch_bound"], "launch-bound in step/forward"),
     (host_work, ["host_work"], "host-bound in step"),
