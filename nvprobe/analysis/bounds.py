@@ -42,7 +42,8 @@ _PHRASES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
 def bound(evidence: Evidence, found: Sequence[Finding], by: Replay | None = None) -> str:
     """``launch-bound in step/forward``, ``GPU-bound``, ``unclear: …``.
 
-    ``by``: a host that only the profiler makes slow bounds nothing.
+    ``by``: a host that only the profiler makes slow bounds nothing. It knows the steps, so what
+    the GPU waits between them has to be little.
     """
     if not evidence.idle_trusted:
         return f"unclear: {evidence.lost_launches:,} launches left no GPU record"
@@ -58,7 +59,8 @@ def bound(evidence: Evidence, found: Sequence[Finding], by: Replay | None = None
         return "unclear: no CUDA calls are recorded, so what the GPU waits for is unknown"
     words = _by_cause(evidence, found)
     if _HOST & set(words.split()) and by is not None and by.busy_share >= BUSY:
-        return "GPU-bound without the profiler"
+        alone = evidence.busy_ns + evidence.idle_between_steps_ns
+        return "GPU-bound without the profiler" if evidence.busy_ns >= BUSY * alone else words
     return words
 
 

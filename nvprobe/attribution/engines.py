@@ -146,6 +146,13 @@ FORMS: tuple[Form, ...] = (
         "",
     ),
     Form(
+        "nvprobe",
+        r"iteration\[",
+        rf"iteration\[prefill=(?P<prefill_requests>{_N})/(?P<prefill_tokens>{_N}) "
+        rf"decode=(?P<decode_requests>{_N})/(?P<decode_tokens>{_N})\]",
+        "iteration",
+    ),
+    Form(
         "JAX",
         r"(?:TSL:)?XlaModule:#",
         r"(?:TSL:)?XlaModule:#(?:[^#]*,)?hlo_module=(?P<name>[^,#]+)[^#]*#",

@@ -63,6 +63,9 @@ class _OptionsBeforeProgram(click.Command):
 )
 @click.option("--steps", metavar="FIRST:LAST", help="Record these steps only (LAST excluded).")
 @click.option(
+    "--requests", metavar="FIRST:LAST", help="The steps from one request to another (inference)."
+)
+@click.option(
     "--warmup", type=click.IntRange(0), default=0, help="Steps left out before anything counts."
 )
 @click.option("--delay", type=click.FloatRange(0), default=0.0, help="Seconds before recording.")
@@ -197,14 +200,16 @@ def _options(settings: Settings, given: dict[str, Any]) -> LaunchOptions:
         parse_steps,
     )
 
-    steps = given["steps"]
-    if steps and (given["delay"] or given["duration"] is not None):
-        raise UsageError("--steps and --delay/--duration are two windows: give one of them")
-    window = (
-        Window(*parse_steps(steps))
-        if steps
-        else Window(delay_s=given["delay"], duration_s=given["duration"])
-    )
+    steps, requests = given["steps"], given["requests"]
+    timed = given["delay"] or given["duration"] is not None
+    if bool(steps) + bool(requests) + bool(timed) > 1:
+        raise UsageError("--steps, --requests and --delay/--duration are windows: give one of them")
+    if requests:
+        window = Window(*parse_steps(requests, "--requests"), "requests")
+    elif steps:
+        window = Window(*parse_steps(steps))
+    else:
+        window = Window(delay_s=given["delay"], duration_s=given["duration"])
     if given["trigger"] and (given["client"] or given["at_least"]):
         raise UsageError("--trigger opens the window itself: give no --client and no --when")
     window = replace(window, on_trigger=given["trigger"], at_least=given["at_least"])

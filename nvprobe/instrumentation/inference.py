@@ -49,13 +49,23 @@ HOOKS: tuple[tuple[str, str], ...] = (
     ("sglang.srt.managers.scheduler", "Scheduler.process_batch_result"),
 )
 """Module and name of each function that is replaced."""
-OPTIONAL = (("transformers.generation.utils", "GenerationMixin._prefill"),)
-"""Absent in versions of `KNOWN`: without it the first forward is the prefill."""
+OPTIONAL = (
+    ("transformers.generation.utils", "GenerationMixin._prefill"),
+    (
+        "transformers.generation.continuous_batching.continuous_api",
+        "ContinuousBatchProcessor.prepare_next_batch",
+    ),
+)
+"""Absent in versions of `KNOWN`: without the first the first forward is the prefill, without the
+second a step of continuous batching lasts until the next."""
 
 requests = 0
 """Requests in the step that begins, where known: read by the launcher's windows."""
+begun = 0
+"""Requests so far, with this step's: calls of `generate` and of pipelines, else prompts that are
+new (vLLM), are read (SGLang, where pieces of one count each), or are read to their end."""
 _hooks = Hooks("steps of inference")
-_COUNTS = re.compile(r"\[\w*\s?bs=(\d+)|_generation_(\d+)\(|bs=(\d+)")
+_COUNTS = re.compile(r"\[\w*\s?bs=(\d+)|_generation_(\d+)\(|decode=(\d+)/|bs=(\d+)")
 _RANGES = {
     "Worker.sample_tokens": "sample",
     "EngineCore.step": "engine step: core",
@@ -121,6 +131,11 @@ def _open(phase: str) -> None:
         _here.phase_open = True
 
 
+def _request_begins(count: int = 1) -> None:
+    global begun
+    begun += count
+
+
 @uncounted
 def _close() -> None:
     """End the phase and the step, where one is open."""
@@ -163,6 +178,7 @@ def _generate(original: Any) -> Any:
         if compiling_module.compiling() or _here.depth:
             return original(*args, **kwargs)
         _here.depth, _here.prompt_read, _here.batch = 1, False, 0
+        _request_begins()
         ranged = awake.now
         if ranged:
             emitter.push(label)
@@ -262,6 +278,7 @@ def _vllm_phase(_worker: Any, scheduler_output: Any, *_: Any, **__: Any) -> str:
     from vllm.v1.utils import compute_iteration_details  # type: ignore[import-not-found]
 
     found = compute_iteration_details(scheduler_output)
+    _request_begins(len(getattr(scheduler_output, "scheduled_new_reqs", ())))
     return (
         f"execute_context_{found.num_ctx_requests}({found.num_ctx_tokens})"
         f"_generation_{found.num_generation_requests}({found.num_generation_tokens})"
@@ -271,14 +288,43 @@ def _vllm_phase(_worker: Any, scheduler_output: Any, *_: Any, **__: Any) -> str:
 def _sglang_phase(_runner: Any, batch: Any, *_: Any, **__: Any) -> str:
     """What SGLang itself calls an iteration."""
     mode = batch.forward_mode.name
+    _request_begins(int(batch.batch_size) if mode == "EXTEND" else 0)
     tokens = getattr(batch, "extend_num_tokens", None)
     read = f" toks={int(tokens)}" if tokens is not None and mode in ("EXTEND", "MIXED") else ""
     return f"step[{mode} bs={int(batch.batch_size)}{read}]"
 
 
-def _batching_phase(*_: Any, **__: Any) -> str:
-    """An iteration of continuous batching: its batch mixes requests, and nothing says how."""
-    return "iteration"
+def _batching_phase(manager: Any, *_: Any, **__: Any) -> str:
+    """An iteration of continuous batching: (requests, tokens) of prompts and of others.
+
+    Positions are those after the batch. A prompt that is computed again, when its cache was given
+    away, is a prefill again.
+    """
+    prefill, decode = [0, 0], [0, 0]
+    batch = manager.batch_processor.inputs_and_outputs
+    if hasattr(batch, "io_pairs"):  # one batch is prepared while the other runs
+        batch = batch.io_pairs[batch.current_pair].host_io
+    for one in batch.requests_in_batch:
+        before = one.state.position_offset - one.query_length
+        side = prefill if before < len(one.state.initial_tokens) else decode
+        side[0] += 1
+        side[1] += one.query_length
+        _request_begins(int(side is prefill and one.has_new_token))
+    return "iteration[prefill={}/{} decode={}/{}]".format(*prefill, *decode)
+
+
+def _next_batch(original: Any) -> Any:
+    """``ContinuousBatchProcessor.prepare_next_batch``: false where there are no requests."""
+
+    @functools.wraps(original)
+    def prepare_next_batch(*args: Any, **kwargs: Any) -> Any:
+        """The same; without requests the step before has ended."""
+        found = original(*args, **kwargs)
+        if found is False:
+            _close()
+        return found
+
+    return prepare_next_batch
 
 
 def _progress(original: Any) -> Any:
@@ -292,6 +338,7 @@ def _progress(original: Any) -> Any:
             scheduler = getattr(self, "scheduler", None)
             if scheduler is not None and _wrap_scheduler(type(scheduler)):
                 _here.denoising = count or 0
+                _request_begins()
                 _open("denoise")
         return original(self, iterable, total)
 
@@ -339,6 +386,7 @@ _WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "GenerationMixin._prefill": _prefill,
     "GenerationMixin._has_unfinished_sequences": _unfinished,
     "ContinuousBatchingManager._generation_step": _stepping(_batching_phase),
+    "ContinuousBatchProcessor.prepare_next_batch": _next_batch,
     "DiffusionPipeline.progress_bar": _progress,
     "Worker.execute_model": _stepping(_vllm_phase),
     "ModelRunner.forward": _stepping(_sglang_phase),

@@ -101,10 +101,11 @@ class Control:
             return self._triggered()
         if self.client_words and not self._healthy():
             return False
-        steps, batch = self._progress()
+        steps, batch, request = self._progress()
         if window.at_least is not None and batch < window.at_least:
             return False
-        return steps >= (window.first or 0) and elapsed >= window.delay_s
+        begun = steps if window.unit == "steps" else request
+        return begun >= (window.first or 0) and elapsed >= window.delay_s
 
     def _over(self) -> bool:
         window = self.window
@@ -117,7 +118,9 @@ class Control:
             return True
         if window.duration_s is not None and time.monotonic() - self.opened >= window.duration_s:
             return True
-        return window.last is not None and self._progress()[0] >= window.last
+        steps, _, request = self._progress()
+        begun = steps if window.unit == "steps" else request
+        return window.last is not None and begun >= window.last
 
     def _open(self) -> None:
         self._nsys(self.start_argv, _START_S)
@@ -167,13 +170,13 @@ class Control:
         except (OSError, ValueError, http.client.HTTPException):
             return False  # not there yet, or another protocol than HTTP
 
-    def _progress(self) -> tuple[int, int]:
-        """(steps, requests in the last one) of the process that has counted most."""
-        best = (0, 0)
+    def _progress(self) -> tuple[int, int, int]:
+        """(steps, requests in the last one, its newest request) of the process with most steps."""
+        best = (0, 0, -1)
         for file in self.status.glob("progress.*"):
             with contextlib.suppress(OSError, ValueError):
-                steps, batch = file.read_text("ascii").split()
-                best = max(best, (int(steps), int(batch)))
+                steps, batch, request = file.read_text("ascii").split()
+                best = max(best, (int(steps), int(batch), int(request)))
         return best
 
     def _triggered(self) -> bool:

@@ -44,7 +44,10 @@ def start() -> StepWatch | None:
         warmup=settings.warmup,
         status=Path(settings.status) if settings.status else None,
         count=steps.count,
-        requests=_requests() if settings.progress else None,
+        traffic=_traffic(),
+        progress=settings.progress,
+        by_request=settings.by_request,
+        at_least=settings.at_least or 0,
     )
     follow_steps(watch)
     if settings.trigger == "none" and settings.torch != "none":
@@ -74,10 +77,10 @@ def follow_steps(watch: StepWatch) -> None:
     steps.on_restart(watch.restart)
 
 
-def _requests() -> Callable[[], int]:
-    """What says how many requests the step works on that begins."""
+def _traffic() -> Callable[[], tuple[int, int]]:
+    """What says how many requests the step works on that begins, and which is the newest."""
     inference = import_module("nvprobe.instrumentation.inference")
-    return lambda: int(inference.requests)
+    return lambda: (int(inference.requests), int(inference.begun) - 1)
 
 
 def _recorders(settings: Settings) -> list[Recorder]:

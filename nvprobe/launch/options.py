@@ -14,10 +14,13 @@ Backend = Literal["auto", "nsys", "torch"]
 
 @dataclass(frozen=True)
 class Window:
-    """The part of the run to record: steps ``first`` to ``last`` (exclusive), seconds, or all."""
+    """The part of the run to record: steps or requests, seconds, or all."""
 
     first: int | None = None
     last: int | None = None
+    """Exclusive."""
+    unit: Literal["steps", "requests"] = "steps"
+    """What ``first`` and ``last`` count; a request is recorded in whole steps."""
     delay_s: float = 0.0
     duration_s: float | None = None
     outside: bool = False
@@ -29,7 +32,7 @@ class Window:
 
     @property
     def by_steps(self) -> bool:
-        """Whether steps open and close the window."""
+        """Whether the program's steps open and close the window."""
         return self.first is not None
 
     def __str__(self) -> str:
@@ -38,7 +41,7 @@ class Window:
         if self.at_least is not None:
             return f"from {self.at_least} requests in a step on"
         if self.first is not None:
-            return f"steps {self.first}:{'' if self.last is None else self.last}"
+            return f"{self.unit} {self.first}:{'' if self.last is None else self.last}"
         if self.duration_s is not None or self.delay_s:
             length = "to the end" if self.duration_s is None else f"for {self.duration_s:g} s"
             return f"from {self.delay_s:g} s {length}"
@@ -111,7 +114,7 @@ _EXTRAS = {
 }
 
 
-def parse_steps(text: str) -> tuple[int, int | None]:
+def parse_steps(text: str, option: str = "--steps") -> tuple[int, int | None]:
     """``10:15`` → (10, 15); ``10:`` → (10, None), to the end; ``10`` → (10, 11), that step alone.
 
     Raises:
@@ -120,11 +123,11 @@ def parse_steps(text: str) -> tuple[int, int | None]:
     """
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
     if match is None or not (match[1] or match[2]):
-        raise UsageError(f"--steps {text}: use FIRST:LAST, such as 10:15 for the steps 10 to 14")
+        raise UsageError(f"{option} {text}: use FIRST:LAST, such as 10:15 for 10 to 14")
     first = int(match[1] or 0)
     last = int(match[3]) if match[3] else (None if match[2] else first + 1)
     if last is not None and last <= first:
-        raise UsageError(f"--steps {text}: no step lies between {first} and {last}")
+        raise UsageError(f"{option} {text}: nothing lies between {first} and {last}")
     return first, last
 
 

@@ -117,6 +117,8 @@ class Plan:
             else TORCH_STEPS
             if torch == "cpu" and window == Window()
             else window.last,
+            by_request=not window.outside and window.unit == "requests",
+            at_least=None if window.outside else window.at_least,
             delay_s=0.0 if window.outside else window.delay_s,
             duration_s=None if window.outside else window.duration_s,
             warmup=self.options.warmup,
@@ -215,8 +217,8 @@ def _settle_window(
     """Windows that options imply: from ``--warmup`` on, an end for torch traces, engines."""
     window = options.window
     from_outside = window.on_trigger or window.at_least is not None or options.client
-    if nsys is None and from_outside:
-        raise UsageError("--trigger, --when and --client need nsys, which opens such a window")
+    if nsys is None and (window.on_trigger or options.client):
+        raise UsageError("--trigger and --client need nsys, which opens such a window")
     if nsys is not None and (from_outside or (engine is not None and window != Window())):
         window = replace(window, outside=True)  # several processes have one window
         return replace(options, window=window)

@@ -27,6 +27,10 @@ class Settings:
     """Folder for the torch trace."""
     first: int | None = None
     last: int | None = None
+    by_request: bool = False
+    """Whether ``first`` and ``last`` count requests, not steps."""
+    at_least: int | None = None
+    """Requests that have to be in a step for the window to open."""
     delay_s: float = 0.0
     duration_s: float | None = None
     warmup: int = 0

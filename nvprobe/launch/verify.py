@@ -173,6 +173,11 @@ def never_opened(window: Window, steps: int, ending: Ending) -> str:
             f"the program failed ({how}) before the capture window ({window}) opened: "
             f"{begun} had begun"
         )
+    if steps and window.unit == "requests":
+        return (
+            f"the capture window ({window}) never opened: the program made {steps} steps, but not "
+            "so many requests that nvprobe knows of. Use --steps"
+        )
     if steps:
         return (
             f"the capture window ({window}) never opened: the program made {steps} steps. "
@@ -236,7 +241,7 @@ def why_no_trace(window: Window, status: WindowStatus, ending: Ending) -> str:
         return f"no trace was written: {how} while it recorded"
     if status.opened is not None:
         return "no trace was written: torch.profiler failed, or the program did not import torch"
-    if window.first:
+    if window.first or window.unit == "requests":
         return never_opened(window, status.steps, ending)
     before = "ended before the window opened" if window.delay_s else "did not import torch"
     return f"no trace was written: the program {before}"

@@ -86,7 +86,10 @@ class StepWatch:
     `begin` opens a window that starts with the program; ``last`` None leaves it open to the end,
     and `finish` closes it. A window of time (torch profiler only: nsys keeps its own) opens and
     closes at the first boundary after its seconds. ``count`` says how many steps were begun where
-    a boundary may be followed by no step (a wait that finds no batch).
+    a boundary may be followed by no step (a wait that finds no batch). ``traffic`` gives the
+    requests in the step that begins, of which a window may need ``at_least`` so many to open, and
+    the number of the newest, which ``by_request`` counts instead of steps. ``progress``: the
+    launcher reads them.
     """
 
     def __init__(
@@ -100,7 +103,10 @@ class StepWatch:
         warmup: int = 0,
         status: Path | None = None,
         count: Callable[[], int] | None = None,
-        requests: Callable[[], int] | None = None,
+        traffic: Callable[[], tuple[int, int]] = lambda: (0, -1),
+        progress: bool = False,
+        by_request: bool = False,
+        at_least: int = 0,
         bare_groups: bool = True,
     ) -> None:
         self.recorders = recorders
@@ -109,7 +115,9 @@ class StepWatch:
         self.status = status
         now = time.perf_counter_ns()
         self.open_at = now + round(delay_s * 1e9)
-        self.close_at = None if duration_s is None else self.open_at + round(duration_s * 1e9)
+        self.duration_ns = None if duration_s is None else round(duration_s * 1e9)
+        timed = duration_s is not None and not at_least
+        self.close_at = self.open_at + (self.duration_ns or 0) if timed else None
         self.begun = 0
         self.found = 0
         """Steps before the program's first own one that count, since the window opened in them."""
@@ -120,11 +128,14 @@ class StepWatch:
         self.bare_groups = bare_groups
         """Whether steps outside the window are timed, which synchronizes the GPU there."""
         self.pid = os.getpid()
+        self.traffic, self.by_request, self.at_least = traffic, by_request, at_least
+        self.says_progress = progress
+        self.ahead = 1 if by_request else AWAKE_STEPS
+        """Steps or requests before the window in which the instrumentation is awake."""
         self._count_anew()
-        self.requests = requests
-        """How many requests are in the step that begins; None: nobody asks for progress."""
         self.progress: int | None = None
-        if first > AWAKE_STEPS:
+        """Descriptor of the file for the launcher."""
+        if first > self.ahead:
             awake.sleep()
 
     def _count_anew(self) -> None:
@@ -132,6 +143,7 @@ class StepWatch:
         self.steps = self.last_timed = 0
         self.durations: deque[int] = deque(maxlen=MOST_STEPS)
         timed = self.recorders and self.bare_groups
+        timed = timed and not self.by_request  # nobody knows which step a request begins with
         self.timer = GroupTimer(groups_before(self.first, self.warmup) if timed else [])
         self.began = time.perf_counter_ns()
 
@@ -146,7 +158,9 @@ class StepWatch:
 
     def begin(self) -> None:
         """When the program can be recorded, which for PyTorch is when it is imported."""
-        if self.opened is None and self.first == 0 and time.perf_counter_ns() >= self.open_at:
+        if self.by_request or self.at_least or self.opened is not None or self.first:
+            return
+        if time.perf_counter_ns() >= self.open_at:
             self._open()
             self.began = time.perf_counter_ns()
 
@@ -156,37 +170,42 @@ class StepWatch:
             return  # a forked child: its steps are not this program's
         now = time.perf_counter_ns()
         self.begun = done + 1
-        if self.requests is not None:
-            self._write_progress(done, self.requests())
+        inside, newest = self.traffic()
+        if self.says_progress:
+            self._write_progress(done, inside, newest)
+        at = newest if self.by_request else done
         if done > self.steps:
             self.steps = done
             if self.closed is None or not self.timer.finished:
                 self.durations.append(now - self.began)
                 self.last_timed = done
-        over = (self.last is not None and done >= self.last) or (self.close_at or now + 1) <= now
+        over = (self.last is not None and at >= self.last) or (self.close_at or now + 1) <= now
         self.timer.end_due(done, cut=over and self.closed is None)
-        self._wake_or_sleep(over, done, now)
+        self._wake_or_sleep(over, at, now)
         if over:
             self._close()
-        elif self.opened is None and done >= self.first and now >= self.open_at:
+        elif self.opened is None and self._due(at, inside, now):
             self._open()
         self.timer.begin_due(done)
         self.began = time.perf_counter_ns()
 
-    def _write_progress(self, done: int, requests: int) -> None:
+    def _due(self, at: int, inside: int, now: int) -> bool:
+        return at >= self.first and inside >= self.at_least and now >= self.open_at
+
+    def _write_progress(self, done: int, inside: int, newest: int) -> None:
         """Steps and requests for the launcher, in a file of one line that is written in place."""
         try:
             if self.progress is None:
                 assert self.status is not None
                 file = self.status / f"progress.{self.pid}"
                 self.progress = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.pwrite(self.progress, b"%15d %15d\n" % (done, requests), 0)
+            os.pwrite(self.progress, b"%15d %15d %15d\n" % (done, inside, newest), 0)
         except OSError as error:
             log.debug("progress not written: %s", error)
 
-    def _wake_or_sleep(self, over: bool, done: int, now: int) -> None:
+    def _wake_or_sleep(self, over: bool, at: int, now: int) -> None:
         """Instrument the steps of the window, and a few before it for names and places."""
-        due = done >= self.first - AWAKE_STEPS and now >= self.open_at - AWAKE_NS
+        due = at >= self.first - self.ahead and now >= self.open_at - AWAKE_NS
         if due and not over:
             awake.wake()
         else:
@@ -205,11 +224,13 @@ class StepWatch:
 
     def _open(self) -> None:
         self.opened = self.steps
+        if self.at_least and self.duration_ns is not None:
+            self.close_at = time.perf_counter_ns() + self.duration_ns
         for recorder in self.recorders:
             _quietly(recorder.open)
         if self.recorders:
             engine_runs.recording()
-            self.timer.plan_window(self.opened, self.last)
+            self.timer.plan_window(self.opened, None if self.by_request else self.last)
         self._say()
 
     def _close(self) -> None:

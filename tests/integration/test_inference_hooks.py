@@ -9,9 +9,14 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from nvprobe.attribution.engines import StepPhase, parse
+from nvprobe.instrumentation import inference
 from tests.nvtx_recorder import Recorder, Recording
 
 pytest.importorskip("torch")
@@ -242,6 +247,57 @@ def test_calls_of_a_compiled_decode_function_are_steps(torch_recorder: Recorder)
     graphs = [one.path[0] for one in found.ranges("graph") if one.name.startswith("graph ")]
     assert graphs == ["step"] * 7
     assert len(found.ranges("step")) == 5  # the prefill with the first token, then each token
+
+
+BATCHING = """
+import nvprobe
+nvprobe.instrument()
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation import ContinuousBatchingConfig, GenerationConfig
+from nvprobe.instrumentation import inference
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16,
+    num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64)).eval()
+model.set_attn_implementation("sdpa")
+print(*(len(one.generated_tokens) for one in model.generate_batch(
+    inputs=[[5] * 12, [7] * 30, [9] * 3],
+    generation_config=GenerationConfig(max_new_tokens=4, eos_token_id=-1, do_sample=False),
+    continuous_batching_config=ContinuousBatchingConfig(
+        page_size=16, num_blocks=16, max_batch_tokens=24),
+).values()), inference.begun)
+"""
+
+
+def test_a_batch_is_that_of_the_running_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asynchronous batching needs a GPU: a stand-in of its two sets of inputs and outputs."""
+    monkeypatch.setattr(inference, "begun", 0)
+
+    def request(position: int, query: int, *, new_token: bool) -> Any:
+        state = SimpleNamespace(position_offset=position + query, initial_tokens=[1] * 10)
+        return SimpleNamespace(state=state, query_length=query, has_new_token=new_token)
+
+    batch = [request(8, 2, new_token=True), request(0, 7, new_token=False)]
+    batch += [request(position, 1, new_token=True) for position in (10, 14, 11)]
+    pairs = [SimpleNamespace(host_io=SimpleNamespace(requests_in_batch=one)) for one in ([], batch)]
+    outputs = SimpleNamespace(io_pairs=pairs, current_pair=1)
+    manager = SimpleNamespace(batch_processor=SimpleNamespace(inputs_and_outputs=outputs))
+    assert inference._batching_phase(manager) == "iteration[prefill=2/9 decode=3/3]"
+    assert inference.begun == 1
+
+
+@pytest.mark.slow
+def test_iterations_of_continuous_batching(recorder: Recorder) -> None:
+    """Of transformers itself: 45 tokens of three prompts, then each token but the first."""
+    pytest.importorskip("transformers.generation.continuous_batching.continuous_api")
+    found = run(recorder, BATCHING)
+    assert found.stdout.split() == ["4", "4", "4", "3"]
+    names = [one.name for one in found.ranges("phase") if one.name.startswith("iteration[")]
+    known = parse(pa.array(names)).batches
+    assert len(known.phase) == len(names) == len(found.ranges("step"))
+    assert known.prefill_tokens.sum() == 45
+    assert known.prefill_requests[0] == 2
+    assert known.decode_tokens.sum() >= 9
+    assert known.phase[-1] == StepPhase.DECODE
 
 
 TRANSFORMERS = """

@@ -255,6 +255,13 @@ class Evidence:
         np.add.at(out, charges.path[rows], charges.ns[rows])
         return out
 
+    @property
+    def idle_between_steps_ns(self) -> int:
+        """Idle time before a steady step that no step holds."""
+        charges = self.waits.idle
+        before = np.isin(charges.next_step, self.steady) & (charges.step == NO_ROW)
+        return int(charges.ns[before].sum())
+
     @cached_property
     def _step_of_idle(self) -> Column:
         """Step of each entry of idle time; what engines do between iterations is of the next."""

@@ -29,6 +29,10 @@ class Inference:
     families: Families
 
 
+_LARGE_GAP = 0.1
+"""From this share of a step on, the gap before it is in the verdict."""
+
+
 def main_step(found: Inference | None) -> str:
     """The usual step of the main phase in numbers, for the verdict; empty without phases."""
     if found is None:
@@ -41,9 +45,11 @@ def main_step(found: Inference | None) -> str:
             f"a {name} step takes the GPU {duration(busy)} (median of {int(table.steps[0]):,}), "
             f"the host {duration(wall)}"
         )
+    gap = int(table.gap_ns[0])
+    after = f", after a gap of {duration(gap)}" if gap >= _LARGE_GAP * wall else ""
     return (
         f"a {name} step takes {duration(wall)} (median of {int(table.steps[0]):,}), "
-        f"the GPU works for {duration(busy)} of it"
+        f"the GPU works for {duration(busy)} of it{after}"
     )
 
 

@@ -76,6 +76,24 @@ def test_the_budget_of_a_step_names_the_parts_of_the_engine() -> None:
     assert {Part.BUSY, Part.LAUNCH} <= parts.keys()
 
 
+@pytest.mark.parametrize("between_us", [2, 200])
+def test_a_host_that_is_late_between_iterations_bounds_the_run(between_us: int) -> None:
+    """The replay knows the steps: that the GPU is busy in them says nothing of the time between."""
+    scene = Scene()
+
+    def forward_step() -> None:
+        scene.launch(BF16_GEMM, 300 * US)
+        scene.host(300 * US)
+
+    for index in range(8):
+        scene.inside("_update_requests", lambda: scene.host(between_us * US))
+        name = f"[Executor] _forward_step {index}: 0 ctx reqs, 4 gen reqs"
+        scene.inside(name, forward_step)
+    found = analyzed(scene).verdict
+    assert found.startswith("host-bound" if between_us > 100 else "GPU-bound")
+    assert ("after a gap of 20" in found) == (between_us > 100)
+
+
 def test_a_prefill_between_decode_steps_is_a_finding_that_saves_nothing() -> None:
     scene = Scene()
     for turn in range(20):

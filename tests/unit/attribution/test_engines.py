@@ -114,6 +114,12 @@ STEPS: list[tuple[str, str, StepPhase, dict[str, int]]] = [
         {"prefill_requests": 2, "prefill_tokens": 14721},
     ),
     (
+        "iteration[prefill=2/700 decode=3/3]",
+        "iteration",
+        MIXED,
+        {"prefill_requests": 2, "prefill_tokens": 700, "decode_requests": 3, "decode_tokens": 3},
+    ),
+    (
         "decode[bs=117/128 tok=117 d=117 p=0]",
         "decode",
         DECODE,

@@ -25,6 +25,27 @@ time.sleep(300)
 """
 
 
+@pytest.mark.parametrize(
+    ("window", "before", "opens", "closes"),
+    [
+        (Window(3, 5, "requests"), "90 2 2", "91 2 3", "95 2 5"),
+        (Window(3, 5), "2 9 9", "3 9 9", "5 9 9"),
+        (Window(0, 8, at_least=4), "2 3 9", "3 4 9", "8 1 9"),
+    ],
+)
+def test_what_processes_count_opens_and_closes_the_window(
+    tmp_path: Path, window: Window, before: str, opens: str, closes: str
+) -> None:
+    one = control.Control(["true"], ["true"], window, tmp_path, tmp_path, os.environ, print)
+    states = []
+    (tmp_path / "progress.1").write_text("1 1 0")  # a worker that does less
+    for progress in (before, opens, opens, closes):
+        (tmp_path / "progress.2").write_text(progress)
+        one.tick(0)
+        states.append(one.state)
+    assert states == ["waiting", "recording", "recording", "closed"]
+
+
 def test_workers_end_with_a_server_that_only_sigterm_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

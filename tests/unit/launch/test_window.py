@@ -101,6 +101,21 @@ def test_the_steps_inside(clock: Clock, first: int, last: int | None, expected: 
     assert log.events == (["open", "close"] if expected else [])
 
 
+def test_a_window_of_requests_holds_their_steps(clock: Clock, tmp_path: Path) -> None:
+    newest = iter([-1, 0, 0, 1, 1, 3, 3, 4, 5])  # request 2 begins with request 3
+    watch = StepWatch(
+        [Log(clock)], 1, 4, status=tmp_path, traffic=lambda: (1, next(newest)), by_request=True
+    )
+    assert run(watch, clock, [10] * 8) == [3, 4, 5, 6]
+    assert WindowStatus.read(tmp_path).opened == 3
+
+
+def test_a_window_opens_at_so_many_requests_and_lasts_from_there(clock: Clock) -> None:
+    inside = iter([1, 1, 4, 2, 4, 1, 1, 1])
+    watch = StepWatch([Log(clock)], traffic=lambda: (next(inside), 0), at_least=3, duration_s=20e-9)
+    assert run(watch, clock, [10] * 7) == [2, 3]
+
+
 def test_recorders_close_in_reverse_order(clock: Clock) -> None:
     first, second = Log(clock), Log(clock)
     both: list[str] = []
