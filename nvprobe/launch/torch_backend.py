@@ -104,12 +104,13 @@ class TorchProfiler:
                 partial.unlink()
 
     def _on_all_threads(self, profiler: Any) -> dict[str, Any]:
-        """What lets any thread stop a profiler that another one than the main thread starts.
+        """What records every thread of the program, and lets any of them stop the profiler.
 
-        A server has a thread for each request (``profile_all_threads``: torch 2.8 to 2.13).
+        A server has a thread for each request, or for its loop (``profile_all_threads``: torch 2.8
+        to 2.13). With a GPU only where another than the main thread starts it.
         """
         self.thread = threading.get_ident()
-        if self.thread != threading.main_thread().ident:
+        if not self.cuda or self.thread != threading.main_thread().ident:
             with contextlib.suppress(AttributeError, TypeError):
                 config = profiler._ExperimentalConfig(profile_all_threads=True)
                 self.thread = None
