@@ -101,8 +101,8 @@ def test_each_option_is_either_allowed_or_acts_on_files_and_programs():
         "raise-limits",
     }
     acting |= {"remove-sync", "cuda-graph", "speed-up", "overlap", "drop", "finding"}  # a question
-    acting |= {"batch", "client", "cluster", "jobs", "requests", "root", "summaries", "trigger"}
-    acting.add("when")
+    acting |= {"batch", "client", "cluster", "jobs", "rank", "requests", "root", "summaries"}
+    acting |= {"trigger", "when"}
     known = {flag for command in cli.all_commands() for flag in options_of(command)}
     assert known <= ALLOWED | acting
     assert not ALLOWED & acting
