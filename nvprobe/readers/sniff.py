@@ -23,7 +23,8 @@ _JSON_NAME = re.compile(r"^(?!\.).*\.json(?:\.gz)?$")
 _RANK_FOLDER = re.compile(r"(?:rank|process)\d+(?:-\d+)?")
 """Names of the folders of a job's ranks, as `nvprobe launch` gives them."""
 _BEGINNING = 1 << 16
-_TRACE_BEGINNING = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
+TRACE_BEGINNING = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
+"""What stands in the first bytes of every torch trace."""
 _BOM = b"\xef\xbb\xbf"
 _TIMELINE_PAGE = b"<title>GPU Memory Timeline"
 """In the page that ``export_memory_timeline`` writes."""
@@ -152,4 +153,4 @@ def _begins_as_trace(path: Path) -> bool | None:
             head = zlib.decompressobj(wbits=31).decompress(head, _BEGINNING)
     except (OSError, zlib.error):
         return None
-    return _TRACE_BEGINNING.search(head) is not None if head.strip(b"\0 \n") else None
+    return TRACE_BEGINNING.search(head) is not None if head.strip(b"\0 \n") else None

@@ -13,8 +13,11 @@ from nvprobe.errors import InputError
 from nvprobe.readers.input_errors import counted, unusable
 from nvprobe.readers.kineto.collect import Collector
 from nvprobe.readers.kineto.reader import Reading
+from nvprobe.readers.sniff import TRACE_BEGINNING
 
 _GIVE_TRACE = "give the trace of prof.export_chrome_trace(...)"
+_JSON = re.compile(rb'\s*(?:\[\s*[^\s\]{]|\[?\s*\{\s*"[^"]*"\s*:)')
+"""The beginning of JSON that holds something: a first key, or a first item."""
 _EXECUTION_TRACE = re.compile(rb'\{.*"schema"\s*:\s*"\d.*"nodes"\s*:\s*\[', re.DOTALL)
 _MEMORY_TIMELINE = re.compile(rb"\[\s*\[\s*-?\d")
 _OF_XPROF = re.compile(r"/(?:device|host):")
@@ -36,6 +39,8 @@ def no_torch_trace(path: Path, reading: Reading, collector: Collector) -> InputE
         events = counted(collector.without_category, "event")
         what = f"is not a trace of torch.profiler ({events} without a category)"
         return unusable(path, what, _GIVE_TRACE)
+    if _JSON.match(reading.beginning) and not TRACE_BEGINNING.search(reading.beginning):
+        return unusable(path, "is JSON, but not a trace of torch.profiler", _GIVE_TRACE)
     cut = "it is empty or cut off before the first event"
     why = cut if reading.damage.cut else "its event list is empty"
     return unusable(path, f"no events of torch.profiler in it ({why})", "export the trace again")

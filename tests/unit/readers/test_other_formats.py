@@ -60,6 +60,14 @@ def test_pages_and_planes_are_refused_by_name(tmp_path: Path) -> None:
         load(write(tmp_path, b"\n\x05\x00host", "host.xplane.pb"))
 
 
+@pytest.mark.parametrize(
+    "text", ['{"name": "not a trace", "items": [1, 2]}', "[1, 2, 3]", '[{"a": 1}]']
+)
+def test_json_of_something_else_is_not_called_cut_off(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"is JSON, but not a trace of torch\.profiler; give the"):
+        load_kineto(write(tmp_path, text))
+
+
 def test_an_empty_list_is_still_called_empty(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="event list is empty"):
         load_kineto(write(tmp_path, document()))
