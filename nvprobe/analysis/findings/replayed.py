@@ -24,6 +24,8 @@ from nvprobe.analysis.findings.program import program
 from nvprobe.analysis.findings.repeats import products_in_a_row, repeated_modules
 from nvprobe.analysis.findings.selection import selections
 from nvprobe.analysis.findings.traffic import transfer_share
+from nvprobe.analysis.inference.phases import leading_steps
+from nvprobe.analysis.inference.slowest import collection_ns, collections
 from nvprobe.analysis.replay.edits import calls, kernels, launches, waits
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.model import EventKind
@@ -60,6 +62,8 @@ GENERAL: dict[str, Literal["host", "all"]] = {
 }  # fmt: skip
 """Findings whose remedy is to compile or capture the program, or to look: causes go first."""
 PAUSE_NS, LONG_NS = 50_000, 400_000
+_ALIKE = 1.5
+"""The replayed steps stand for all where they have at most so many times more or less of it."""
 _PASSES = ("forward", "backward")
 
 
@@ -196,10 +200,21 @@ def _graphs_missed(evidence: Evidence, few: Sample, finding: Finding) -> Edit | 
     step = few.step[few.model.ops.event]
     found = len(np.unique(step[mine])) / max(few.steps, 1)
     bare, others = (int(finding.evidence[f"steps_{one}_graph"] or 0) for one in ("without", "with"))
-    if not found or not 1 / 1.5 <= found * (bare + others) / bare <= 1.5:
+    if not found or not 1 / _ALIKE <= found * (bare + others) / bare <= _ALIKE:
         return None
     events = np.isin(few.step, np.unique(step[mine])) & (few.events.call >= 0)
     return launches.recaptured(few, events)
+
+
+def _collected(evidence: Evidence, few: Sample, _: Finding) -> Edit | None:
+    """Steps without garbage collection, where the replayed steps have as much of it as others."""
+    attribution, steps = evidence.attribution, leading_steps(evidence.steps)
+    rows, ranges = collections(attribution), attribution.trace.ranges
+    spent = few.gap_within(ranges.thread[rows], ranges.start[rows], attribution.tree.end[rows])
+    mean = float(collection_ns(attribution, evidence.steps)[steps].mean())
+    if not 1 / _ALIKE <= int(spent.sum()) / max(few.steps, 1) / mean <= _ALIKE:
+        return None
+    return waits.without_work(spent)
 
 
 def _uncalled(few: Sample, finding: Finding) -> Edit | None:
@@ -238,6 +253,7 @@ _EDITS: dict[str, Callable[[Evidence, Sample, Finding], Edit | None]] = {
     "compile_in_window": _compile,
     "graph_break": _between_graphs,
     "graph_missed": _graphs_missed,
+    "garbage_collection": _collected,
     "batch_padding": _scaled,
     "launch_bound": _launches,
     "host_work": _pauses,

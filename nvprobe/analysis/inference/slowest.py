@@ -82,11 +82,16 @@ def _excess(
 
 def collection_ns(attribution: Attribution, steps: Steps) -> Column:
     """Time of each step in Python's garbage collection, where ranges show it."""
-    paths, ranges, tree = attribution.paths, attribution.trace.ranges, attribution.tree
+    rows, ranges = collections(attribution), attribution.trace.ranges
+    step = step_at(steps, ranges.process[rows], ranges.start[rows])
+    return sums(step, attribution.tree.end[rows] - ranges.start[rows], len(steps))
+
+
+def collections(attribution: Attribution) -> Column:
+    """Rows of ``trace.ranges``: Python's garbage collection."""
+    paths, tree = attribution.paths, attribution.tree
     hit = pc.match_substring_regex(paths.names, GARBAGE).to_numpy(zero_copy_only=False)
     if not len(hit) or not hit.any():
-        return np.zeros(len(steps), np.int64)
+        return np.empty(0, np.int64)
     named = np.append(np.asarray(hit, bool)[paths.name], False)[tree.path]
-    rows = np.flatnonzero(named & ~tree.folded)
-    step = step_at(steps, ranges.process[rows], ranges.start[rows])
-    return sums(step, tree.end[rows] - ranges.start[rows], len(steps))
+    return np.flatnonzero(named & ~tree.folded)

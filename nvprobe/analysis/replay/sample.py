@@ -60,12 +60,15 @@ class Sample:
     @cached_property
     def input_ns(self) -> Column:
         """Per event: how much of the gap before it lies in ranges that wait for data."""
+        return self.gap_within(*self.captured.inputs)
+
+    def gap_within(self, thread: Column, start: Column, end: Column) -> Column:
+        """Per event: how much of the gap before it lies in some intervals of threads."""
         lane_of = thread_lanes(self.attribution)
-        thread, start, end = self.captured.inputs
         inside = Coverage.of(lane_of[thread], start, end, len(lane_of))
         e = self.events
-        waited = inside.between(lane_of[e.thread], e.begin - e.gap, e.begin)
-        return np.minimum(waited, self.model.events.gap)
+        within = inside.between(lane_of[e.thread], e.begin - e.gap, e.begin)
+        return np.minimum(within, self.model.events.gap)
 
     @cached_property
     def compiling_gap(self) -> Column:

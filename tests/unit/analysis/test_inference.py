@@ -221,6 +221,28 @@ def test_garbage_collection_in_steps() -> None:
     assert analysis.inference.slowest[0].reason in ("garbage_collection", "host")
 
 
+@pytest.mark.parametrize("every", [1, 12])
+def test_garbage_collection_is_replayed_where_the_replayed_steps_have_it(every: int) -> None:
+    """A step of 597 µs, of which Python collects garbage for 400; half of that is left, or none."""
+    scene = Scene()
+
+    def body(turn: int) -> None:
+        if turn % every == 0:
+            scene.inside("garbage collection", lambda: scene.host(400 * US))
+        forward(scene, 45 * US)
+        scene.item()
+
+    for turn in range(12):
+        scene.inside(f"step {turn}", lambda turn=turn: body(turn))
+    (finding,) = [one for one in analyzed(scene).findings or () if one.id == "garbage_collection"]
+    saving = finding.step_saving
+    if every > 1:
+        assert saving is None
+    else:
+        assert saving is not None
+        assert 0 < saving.low < 33 < saving.mid < 100 * 400 / 597 < saving.high
+
+
 def test_kernels_of_a_phase_by_what_engines_call_them() -> None:
     scene = Scene()
     names = {

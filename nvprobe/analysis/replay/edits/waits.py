@@ -184,6 +184,16 @@ def input_wait(sample: Sample) -> Edit:
     return edit
 
 
+def without_work(spent: Column) -> Edit:
+    """Host work that goes, ``spent`` ns of the gap before each event. Low: half of it stays."""
+
+    def edit(model: Model, level: Level) -> None:
+        gap, gone = model.events.gap, spent // 2 if level == Level.LOW else spent
+        gap[:] = np.maximum(gap - gone, 0)
+
+    return edit
+
+
 def shorten_gaps(events: Column, calls: bool = False, sure: bool = False) -> Edit:
     """Host work before ``events`` that goes; ``calls``: and their own time.
 
