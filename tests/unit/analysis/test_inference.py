@@ -304,3 +304,18 @@ def test_a_server_without_requests_waits_for_nothing_that_could_be_saved() -> No
 
     assert int(idle.idle.ns[idle.idle.cause == Cause.NO_WORK].sum()) >= 4_700 * US
     assert np.isin(Cause.NO_WORK, idle.idle.cause)
+
+
+@pytest.mark.parametrize(("first", "told"), [("DRAFT", True), ("DECODE", False)])
+def test_what_a_draft_model_costs_is_a_fact_without_a_saving(first: str, told: bool) -> None:
+    scene = Scene()
+    for _ in range(6):
+        scene.inside(f"step[{first} bs=4]", lambda: forward(scene))
+        scene.inside("step[TARGET_VERIFY bs=4]", lambda: forward(scene))
+        scene.host(50 * US)
+    found = {one.id: one for one in analyzed(scene).findings or ()}
+    assert ("draft_cost" in found) == told
+    if told:
+        assert found["draft_cost"].saves_ns == (0, 0)
+        spent = found["draft_cost"].evidence
+        assert 0 < spent["draft_ns"] < spent["verify_ns"]

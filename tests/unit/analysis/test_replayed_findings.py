@@ -153,6 +153,20 @@ def test_launching_is_the_limit_where_the_gpu_waits_longer_than_it_runs(
     assert ("launch_bound" in ids(launches)) == bound
 
 
+@pytest.mark.parametrize(("pause", "ns", "notable"), [(120, 200, True), (1, 2000, False)])
+def test_a_synchronization_with_nothing_read(pause: int, ns: int, notable: bool) -> None:
+    """A host that has hardly anything else to do may as well wait."""
+
+    def waits(scene: Scene) -> None:
+        for _ in range(6):
+            work(scene, ns * US)
+            end = max(scene.gpu_free.values())
+            scene.call("cudaDeviceSynchronize", max(end - scene.now, 0) + 2 * US)
+            scene.host(pause * US)
+
+    assert ("explicit_sync" in ids(waits)) == notable
+
+
 def test_many_small_copies() -> None:
     found = analyzed(lambda scene: uploads(scene, 60)).findings or ()
     assert found[0].id == "small_copies"
