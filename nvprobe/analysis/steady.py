@@ -59,11 +59,14 @@ def steady_steps(attribution: Attribution, steps: Steps) -> SteadySteps | None:
         return None
     process = int(np.bincount(steps.process, weights=weight).argmax())
     rows = np.flatnonzero((steps.process == process) & working)
-    kept = rows[_settled(steps, rows) :]
+    own = rows[_found_before(attribution, steps, rows) :]
+    kept = own[_settled(steps, own) :]
     trace = attribution.trace
     begin, end = _captured(attribution)
+    if len(kept) < FEWEST:
+        return None
     start, last = int(steps.start[kept[0]]), int(steps.end[kept].max())
-    if len(kept) < FEWEST or (end - begin) * (1 - _LEAST_SHARE) < last - start:
+    if len(own) == len(rows) and (end - begin) * (1 - _LEAST_SHARE) < last - start:
         return None
     first = int(steps.start[rows[0]])
     left = LeftOut(max(first - begin, 0), len(rows) - len(kept), start - first, max(end - last, 0))
@@ -86,6 +89,13 @@ def _captured(attribution: Attribution) -> tuple[int, int]:
     times = [(table.start, table.end) for table in (trace.calls, trace.ops) if len(table)]
     times = times or [(trace.ranges.start, attribution.tree.end)]
     return min(int(start.min()) for start, _ in times), max(int(end.max()) for _, end in times)
+
+
+def _found_before(attribution: Attribution, steps: Steps, rows: Column) -> int:
+    """How many of the steps are of a warm-up: found before the first that the program marked."""
+    noted = attribution.trace.sidecar.steps
+    marked = noted.index[(noted.process == steps.process[rows[0]]) & ~noted.found]
+    return int(np.searchsorted(steps.index[rows], marked.min())) if len(marked) else 0
 
 
 def _settled(steps: Steps, rows: Column) -> int:

@@ -309,14 +309,18 @@ def _readings(
 def _steps(rows: list[kinds.StepRow], process: int, shift: int) -> SidecarSteps:
     """The steps of one process by time, without waits that found no batch."""
     rows = [one for one in rows if one.source != "exhausted"]
-    numbers = [[one.step, one.start_ns, one.end_ns] for one in rows]
-    times = np.array(numbers, np.int64).reshape(-1, 3)
+    numbers = [
+        [one.step, one.start_ns, one.end_ns, one.source not in (None, "call", "loop")]
+        for one in rows
+    ]
+    times = np.array(numbers, np.int64).reshape(-1, 4)
     times = times[np.argsort(times[:, 1], kind="stable")]
     return SidecarSteps(
         process=np.full(len(times), process),
         index=times[:, 0],
         start=times[:, 1] + shift,
         end=times[:, 2] + shift,
+        found=times[:, 3] != 0,
     )
 
 

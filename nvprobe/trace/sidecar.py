@@ -54,6 +54,7 @@ class SidecarSteps(Table):
     index: Column = column("i8", "number of the step")
     start: Column = time_of("begin")
     end: Column = time_of("end")
+    found: Column = column("?", "by nvprobe; else marked by the program")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nvprobe.api import analyze
 from nvprobe.merging.load import load
 from nvprobe.nsys import Nsys
 from tests.conftest import ROOT
@@ -215,3 +216,25 @@ def test_a_program_with_a_profiler_of_its_own(bare: Launcher) -> None:
     assert "Linear" not in result.out
     assert "the trace ends here" in result.err
     assert events(result.folder)
+
+
+WARM_UP = """
+import torch, nvprobe
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def work():
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+for _ in range(5):
+    work()
+for _ in range(8):
+    with nvprobe.step():
+        work()
+"""
+
+
+def test_steps_found_in_a_warm_up_are_left_out_of_a_whole_run(bare: Launcher) -> None:
+    result = bare("--steps", "0:100", "python", "-c", WARM_UP)
+    assert result.code == 0, result.err
+    steps = analyze(result.folder).steps
+    assert steps["index"][steps["steady"]].min() >= 5

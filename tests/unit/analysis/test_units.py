@@ -103,6 +103,7 @@ def test_steps_of_the_sidecar_where_no_range_was_recorded() -> None:
         index=np.arange(8) + 40,
         start=np.append(edge, edge[-1] + 900),
         end=np.append(edge[1:], [trace.end_ns + 10, trace.end_ns + 20]),  # two beyond the capture
+        found=np.zeros(8, bool),
     )
     table = steps(
         attribute(dataclasses.replace(trace, sidecar=Sidecar(steps=noted))), np.empty(0, np.int64)
