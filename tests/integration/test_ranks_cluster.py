@@ -22,6 +22,8 @@ pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 RANKS = 24
+PATIENCE_S = 300
+"""How long anything may take on a loaded machine before its test gives up."""
 SLOW = """
 import os, time
 from nvprobe.ranks import run
@@ -29,11 +31,11 @@ summarize = run.summarize
 def slowly(source):
     with open(os.environ["BEGUN"], "a") as begun:
         print(os.getpid(), source.rank, file=begun)
-    time.sleep(0.5)
+    time.sleep(1)
     return summarize(source)
 run.summarize = slowly
 """
-"""What stands for a site's customization in slow workers: each capture takes half a second."""
+"""What stands for a site's customization in slow workers: each capture takes a second."""
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def program(*words: str, environment: dict[str, str]) -> Iterator[subprocess.Pop
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
 
 
 class Cluster:
@@ -67,7 +69,7 @@ class Cluster:
 
     def wait_for(self, number: int) -> list[tuple[int, int]]:
         """Wait until so many captures were begun."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while len(self.begun_by()) < number:
             assert time.monotonic() < deadline, "the workers began nothing"
             time.sleep(0.05)
@@ -137,7 +139,7 @@ def ranks(*words: str) -> subprocess.Popen[str]:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    out, notes = process.communicate(timeout=240)
+    out, notes = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, notes
     return out
 
@@ -163,6 +165,19 @@ def test_a_cluster_says_what_one_machine_says(cluster: Cluster, tmp_path: Path) 
     assert len(begun) > RANKS  # what the killed worker had in hand was begun again
 
 
+def settled(cluster: Cluster, kept: Path) -> tuple[int, int]:
+    """(summaries, captures begun) once the workers have ended what they had begun."""
+    deadline = time.monotonic() + PATIENCE_S
+    found = (-1, 0)
+    while found != (now := (len(list(kept.glob("*.parquet"))), len(cluster.begun_by()))) or (
+        now[0] < now[1]
+    ):
+        assert time.monotonic() < deadline, f"{now} summaries and captures begun"
+        found = now
+        time.sleep(2)
+    return found
+
+
 def test_a_killed_command_is_taken_up(cluster: Cluster, tmp_path: Path) -> None:
     """What was summarized before the command was killed is not read again."""
     job = write_job(tmp_path / "job", ranks=RANKS, late_us={5: 300})
@@ -171,10 +186,8 @@ def test_a_killed_command_is_taken_up(cluster: Cluster, tmp_path: Path) -> None:
     killed = ranks(*words)
     cluster.wait_for(8)
     killed.kill()
-    killed.communicate(timeout=30)
-    time.sleep(2)  # the workers end what they had begun
-    done = len(list(kept.glob("*.parquet")))
-    before = len(cluster.begun_by())
+    killed.communicate(timeout=PATIENCE_S)
+    done, before = settled(cluster, kept)
     assert 0 < done < RANKS
     found = json.loads(answer(ranks(*words)))
     assert [one["rank"] for one in found["stragglers"]] == [5]
@@ -184,7 +197,7 @@ def test_a_killed_command_is_taken_up(cluster: Cluster, tmp_path: Path) -> None:
 def test_no_scheduler(tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", ranks=2)
     process = ranks(str(job), "--cluster", "tcp://127.0.0.1:9", "--summaries", str(tmp_path))
-    _, notes = process.communicate(timeout=120)
+    _, notes = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "no scheduler answers there" in notes
     assert "Traceback" not in notes

@@ -30,7 +30,7 @@ def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProc
         env={**kept, "PYTHONPATH": str(ROOT), "NVPROBE_SIDECAR": str(folder), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
