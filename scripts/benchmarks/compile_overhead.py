@@ -119,6 +119,7 @@ def start(variant: str, blocks: int, scratch: Path) -> Worker:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")])),
         "NVPROBE_SIDECAR": str(scratch / variant),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",  # found out by compiling C++ with torch's headers else
     }
     command = [sys.executable, str(Path(__file__).resolve()), "--blocks", str(blocks)]
     return Worker([*command, "--worker", variant], environment)
