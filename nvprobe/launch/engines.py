@@ -24,6 +24,8 @@ class Engine:
     variables: Mapping[str, str] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
     """What each variable is set for."""
+    counted: bool = True
+    """Whether hooks of nvprobe count its iterations and requests."""
 
 
 ENGINES = (
@@ -44,7 +46,7 @@ ENGINES = (
         {"SGLANG_ENABLE_NVTX_SCHEDULER": "1"},
         {"SGLANG_ENABLE_NVTX_SCHEDULER": "its scheduler writes its own ranges"},
     ),
-    Engine("TensorRT-LLM", ("trtllm-serve", "trtllm-bench", "tensorrt_llm"), 8000),
+    Engine("TensorRT-LLM", ("trtllm-serve", "trtllm-bench", "tensorrt_llm"), 8000, counted=False),
 )
 
 

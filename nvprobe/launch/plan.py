@@ -219,6 +219,11 @@ def _settle_window(
     from_outside = window.on_trigger or window.at_least is not None or options.client
     if nsys is None and (window.on_trigger or options.client):
         raise UsageError("--trigger and --client need nsys, which opens such a window")
+    if engine is not None and not engine.counted and (window.by_steps or window.at_least):
+        raise UsageError(
+            f"{engine.name}: nvprobe cannot count its iterations and requests while it runs: "
+            "use --delay and --duration, --client or --trigger"
+        )
     if nsys is not None and (from_outside or (engine is not None and window != Window())):
         window = replace(window, outside=True)  # several processes have one window
         return replace(options, window=window)

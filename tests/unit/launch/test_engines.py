@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nvprobe.errors import UsageError
 from nvprobe.launch.engines import engine_of, health_url, notes_for, variables_for
 from nvprobe.launch.nsys import session_argv
+from nvprobe.launch.options import LaunchOptions, Window
+from nvprobe.launch.plan import _settle_window
 from nvprobe.nsys import Nsys
 
 
@@ -40,6 +43,15 @@ def test_variables_are_said_and_those_of_the_user_stay() -> None:
     for name in variables_for(engine, {}):
         assert "GRAPH" not in name
         assert "EAGER" not in name
+
+
+@pytest.mark.parametrize("window", [Window(5, 9), Window(1, 2, "requests"), Window(at_least=4)])
+def test_a_window_that_would_never_open_is_refused(window: Window, nsys_of_tests: Nsys) -> None:
+    options = LaunchOptions(window=window)
+    with pytest.raises(UsageError, match="TensorRT-LLM: nvprobe cannot count"):
+        _settle_window(options, nsys_of_tests, [], engine_of(["trtllm-serve", "model"]))
+    settled = _settle_window(options, nsys_of_tests, [], engine_of(["vllm", "serve"]))
+    assert settled.window.outside
 
 
 def test_the_address_of_a_server() -> None:
