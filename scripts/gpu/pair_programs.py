@@ -11,6 +11,7 @@ into each step that the fix is not worth making. ``scripts/gpu/pairs.py`` runs t
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import torch
@@ -207,6 +208,26 @@ class Masked(nn.Module):
         """The body of ``x`` and the mask."""
         mask = self.kept if self.fixed else torch.triu(torch.ones(self.shape)).to(x.device, x.dtype)
         return self.body(x + mask)
+
+
+@pair("weight_casts")
+def casts_in_each_micro_batch(fixed: bool) -> Step:
+    """Eight small micro-batches; the fix casts the weights once for all of them."""
+    model, x = blocks(12, 1536, dtype=torch.float32), batch(512, 1536, torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    cast = functools.partial(torch.autocast, DEVICE, dtype=BF16)
+
+    def step() -> None:
+        with cast() if fixed else contextlib.nullcontext():  # its end forgets the casts
+            for _ in range(8):
+                with cast():
+                    loss = model(x).square().mean()
+                with cast(enabled=False):
+                    (loss / 8).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
 @pair("host_tensors")
