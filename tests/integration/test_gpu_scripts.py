@@ -53,3 +53,36 @@ def test_rows_leave_no_pipe_open(tmp_path: Path) -> None:
     script = functions("annotate_cost")
     script["step_rows"].__globals__["STEP_COST"] = program
     assert list(script["step_rows"]([])) == [{"row": 1}]
+
+
+def test_a_failing_kind_is_a_row() -> None:
+    def rows() -> Any:
+        yield {"kind": "gpu", "within": True}
+        raise RuntimeError("no GPU any more")
+
+    first, failed = functions("overhead_check")["kept_going"]("gpu", rows())
+    assert first["within"]
+    assert not failed["within"]
+    assert "no GPU any more" in failed["error"]
+
+
+def test_verdicts_say_what_the_interval_holds() -> None:
+    verdict = functions("hot_loops")["verdict"]
+    assert [verdict(0.3, low, high)[:4] for low, high in ((0, 0.5), (0.6, 1), (0, 1))] == [
+        "pass", "fail", "open",
+    ]  # fmt: skip
+    times = {"plain": [1.0] * 9, "asleep": [1.01] * 9, "recorded": [1.2] * 9}
+    turns = functions("turns_cost")["verdict"]({"before": times, "window": times})
+    assert turns["before"].startswith("pass: +1.0")
+    assert turns["window"].startswith("fail: +20.0")
+    assert functions("turns_cost")["verdict"]({"before": times})["window"] == "fail: not measured"
+
+
+def test_two_ways_without_kernels_do_not_agree() -> None:
+    check = functions("integrations_check")
+    way = {"steps": [1], "phases": {}, "ops_per_step": [0], "operator_calls": 1}
+    same = check["agreement"](*[{**way, "busy_us_per_step": [0.0]}] * 2)
+    assert not check["good"]({"library": "lightning", "same": same})
+    same = check["agreement"](*[{**way, "busy_us_per_step": [5.0]}] * 2)
+    assert check["good"]({"library": "lightning", "same": same})
+    assert not check["good"]({"outside": "accelerate"})
