@@ -205,7 +205,8 @@ def _of_job(
         except UsageError as error:
             alone[number] = {"error": str(error)} if as_json else str(error)
     if as_json:
-        return json.dumps({"not_together": reason, "ranks_alone": alone}, indent=1)
+        found_each = {"schema": SCHEMA, "not_together": reason, "ranks_alone": alone}
+        return json.dumps(found_each, indent=1, ensure_ascii=False)
     parts = [f"Rank {number} by itself\n{text}" for number, text in alone.items()]
     return "\n\n".join([reason[:1].upper() + reason[1:], *parts])
 

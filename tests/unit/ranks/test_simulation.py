@@ -103,4 +103,5 @@ def test_a_job_without_common_collectives_is_said_rank_by_rank(tmp_path: Path) -
     found = simulated(folder)
     assert "no collective" in found["not_together"]
     assert set(found["ranks_alone"]) == {"0", "1"}
+    assert found["schema"] == simulated(folder / "rank0.json")["schema"]
     assert "Rank 1 by itself" in invoked(folder).stdout
