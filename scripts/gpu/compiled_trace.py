@@ -213,7 +213,7 @@ def main(folder: str) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--train"]:
         train(Path(sys.argv[2]))
-    elif len(sys.argv) == 2:
+    elif len(sys.argv) == 2 and not sys.argv[1].startswith("-"):
         sys.exit(main(sys.argv[1]))
     else:
         sys.exit(__doc__)
