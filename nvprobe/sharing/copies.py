@@ -22,7 +22,7 @@ from nvprobe.sharing.torch_trace import redact_trace
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _RANKS = re.compile(r"(?:rank|process)\d+(?:-\d+)?")
 _ANALYSIS = b'"nvprobe.'
-_WHY_NOT = "it may name people, machines or secrets"
+_WHY_NOT = "the analysis does not need it"
 WHY_NO_REPORT = (
     "its format is nsys's own: environment, command line and files in it cannot be taken out"
 )
