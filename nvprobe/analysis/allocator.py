@@ -25,7 +25,7 @@ _COUNTED = ("retries", "device_allocs", "device_frees", "out_of_memory")
 
 @dataclass(frozen=True, slots=True)
 class AllocatorDevices(Table):
-    """One row a process and device; ``UNKNOWN`` where this torch does not count something."""
+    """One row per process and device; ``UNKNOWN`` where this torch does not count something."""
 
     process: Column = column("i4")
     device: Column = column("i4")
@@ -48,7 +48,7 @@ class AllocatorDevices(Table):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSteps(Table):
-    """One row a step and device with readings at both edges; ``step`` is the row of the steps."""
+    """One row per step and device with readings at both edges; ``step`` is the row of the steps."""
 
     step: Column = column("i8")
     device: Column = column("i4")

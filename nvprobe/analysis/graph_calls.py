@@ -29,7 +29,7 @@ Key = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class GraphCalls:
-    """One row a call of a graph, by thread and start."""
+    """One row per call of a graph, by thread and start."""
 
     keys: list[Key]
     """Distinct graphs, in order of their first call."""

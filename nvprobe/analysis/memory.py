@@ -34,7 +34,7 @@ from nvprobe.trace import NO_ROW, Column, MemoryEvents, Table, column
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory(Table):
-    """One row a process and device that allocated."""
+    """One row per process and device that allocated."""
 
     process: Column = column("i4")
     device: Column = column("i4")
@@ -53,7 +53,7 @@ class DeviceMemory(Table):
 
 @dataclass(frozen=True, slots=True)
 class StepMemory(Table):
-    """One row a step and device of its process; ``step`` is the row of the steps."""
+    """One row per step and device of its process; ``step`` is the row of the steps."""
 
     step: Column = column("i8")
     device: Column = column("i4")

@@ -16,7 +16,7 @@ _MOST_LINES = 5
 
 
 def module_records(modules: Modules, lines: OpLines) -> list[dict[str, Any]]:
-    """One row a module, most GPU time first.
+    """One row per module, most GPU time first.
 
     ``ops`` counts the ops that have a share in it; ``sources`` are the lines behind most of its
     time. What a backward pass computes again of the forward is ``recompute_gpu_ns``.

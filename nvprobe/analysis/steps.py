@@ -30,7 +30,7 @@ from nvprobe.trace import NO_ROW, OPEN, Column, Trace
 
 
 def steps(attribution: Attribution, lost_launches: Column) -> Steps:
-    """One row a step, by process and time. ``lost_launches``: call rows without a GPU record."""
+    """One row per step, by process and time. ``lost_launches``: call rows without a GPU record."""
     held = attribution.unfiltered
     if held is not None and isinstance(held.steps, Steps):
         return held.steps

@@ -27,7 +27,7 @@ from nvprobe.trace.sidecar import ModuleCalls
 
 @dataclass(frozen=True, slots=True)
 class BackwardNodes:
-    """The autograd node that runs each op launched by an autograd thread, one row an op."""
+    """The autograd node that runs each op launched by an autograd thread, one row per op."""
 
     op: Column
     """int64 row of ``trace.ops``."""

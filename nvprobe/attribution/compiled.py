@@ -48,7 +48,7 @@ Share = tuple[str, str | None, Phase, float]
 
 @dataclass(slots=True)
 class GraphOps:
-    """The ops inside graph ranges that a manifest explains, one row an op."""
+    """The ops inside graph ranges that a manifest explains, one row per op."""
 
     op: Column
     """int64 row of ``trace.ops``, ascending."""

@@ -1,4 +1,4 @@
-"""One file a command: option parsing and nothing else.
+"""One file per command: option parsing and nothing else.
 
 Commands are found by name and imported when they run, so that ``nvprobe --help`` answers at once;
 inside a command the stages (load, attribute, analyze, report) are imported in the function.

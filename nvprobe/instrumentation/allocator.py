@@ -44,7 +44,7 @@ class _Sampler:
         self.devices: list[int] = []
 
     def sample(self, done: int) -> None:
-        """Between two steps, ``done`` having ended: write a row a device, unless it is too soon."""
+        """Between two steps, ``done`` having ended: write a row per device, unless too soon."""
         if not sidecar.is_open():
             return
         start = time.perf_counter_ns()

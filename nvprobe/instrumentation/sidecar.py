@@ -1,4 +1,4 @@
-"""The sidecar: what NVTX cannot carry, as JSON lines, one file a process.
+"""The sidecar: what NVTX cannot carry, as JSON lines, one file per process.
 
 Schema ``nvprobe.sidecar/1`` is documented in docs/sidecar.md. Lines go out with one unbuffered
 ``write`` each, so a killed program keeps them; only `row` collects (a line for many rows), for at

@@ -44,10 +44,10 @@ class Habit:
     find: Callable[[Sampled], Column]
     """Bool per event."""
     title: str
-    """With ``{path}`` and ``{count}``, events a step."""
+    """With ``{path}`` and ``{count}``, events per step."""
     advice: tuple[str, ...]
     least: float = 1
-    """Events a step, at least."""
+    """Events per step, at least."""
     edit: Callable[[Sample, Column], Edit] = without
     effort: float = 1.0
 

@@ -44,7 +44,7 @@ def program_paths(paths: PathTable) -> Column:
 
 
 def common_path(paths: PathTable, ns: Column) -> int:
-    """The deepest program path with most of ``ns`` (one entry a path, a last one for none)."""
+    """The deepest program path with most of ``ns`` (one entry per path, a last one for none)."""
     total = int(ns.sum())
     if not total or not len(paths.parent):
         return NO_ROW

@@ -5,7 +5,7 @@ is a step function of time, its integral is piecewise linear, and the average ov
 is a difference of two values of that integral: samples count by the very nanoseconds they share
 with the path's busy time. ``samples`` is how many shared any; few say little.
 
-What bounds a path is read off its averages (``BOUNDS``). The oracle is in
+What bounds a path is read off its averages (``Bound``). The oracle is in
 tests/unit/analysis/test_counters.py.
 """
 
@@ -58,7 +58,7 @@ class Bound(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Averages(Table):
-    """One row a path, or a kernel name; NaN where a metric was not sampled in its busy time."""
+    """One row per path, or per kernel name; NaN where a metric was not sampled in its busy time."""
 
     key: Column = column("i8")
     """Row of the paths, or the kernel's name (row of the trace's strings)."""

@@ -28,7 +28,7 @@ from nvprobe.trace import NO_ROW, Column, Table, column
 
 @dataclass(frozen=True, slots=True)
 class StreamUse(Table):
-    """One row a stream, as in ``Streams``."""
+    """One row per stream, as in ``Streams``."""
 
     ops: Column = column("i8")
     busy_ns: Column = column("i8")

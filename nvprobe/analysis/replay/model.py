@@ -42,7 +42,7 @@ class EventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostEvents(Table):
-    """One row an event, in the order of the capture: the outermost calls, and borders of steps."""
+    """One row per event, in the order of the capture: the outermost calls, and borders of steps."""
 
     lane: Column = column("i4")
     gap: Column = column("i8")

@@ -112,7 +112,7 @@ _MARK = r"^sync (?P<where>.+:\d+)$"
 
 @dataclass(frozen=True, slots=True)
 class SyncSites(Table):
-    """One row a call site, the costliest first: by bubble, then wait."""
+    """One row per call site, the costliest first: by bubble, then wait."""
 
     call: Column = column("i4")
     """Name of the call, row of the trace's strings."""

@@ -1,4 +1,4 @@
-"""Columnar exports of nsys: a folder with one Parquet (``_pqtdir``) or Arrow file a table."""
+"""Columnar exports of nsys: a folder with one Parquet (``_pqtdir``) or Arrow file per table."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def kernels(analysis: Analysis, view: View, width: int) -> RenderableType | None
 
 
 def _each_step(analysis: Analysis, values: Column) -> list[TableColumn]:
-    """GPU time a step, where all of the captured time is of steps or near to it."""
+    """GPU time per step, where all of the captured time is of steps or near to it."""
     if len(analysis.steps.shown) < 2:
         return []
     return [numbers("GPU/step", [per_step(analysis, value) for value in values.tolist()])]

@@ -35,7 +35,7 @@ def idle(analysis: Analysis, view: View, width: int) -> RenderableType | None:
 
 
 def idle_in_a_line(analysis: Analysis, most: int | None = None) -> Text | None:
-    """Idle time a step and of the window, by cause (``most`` of them)."""
+    """Idle time per step and of the window, by cause (``most`` of them)."""
     waits, total = analysis.waits, int(analysis.devices.idle_ns.sum())
     if waits is None or not total:
         return None
