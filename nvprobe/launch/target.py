@@ -59,6 +59,8 @@ class Target:
             raise UsageError(f"no such file: {script}")
         command = self.argv[0]
         there = Path(command).exists() if os.sep in command else shutil.which(command)
+        if not shutil.which(command) and Path(command).is_dir():
+            raise UsageError(f"{command}: is a folder without __main__.py; name a script")
         if not there:
             raise ProgramNotFound(f"{command}: command not found")
 
@@ -84,7 +86,7 @@ def resolve(command: Sequence[str], *, module: bool = False) -> Target:
     first, *rest = command
     if _INTERPRETER.search(Path(first).name):
         return _python_command(first, rest)
-    if first.endswith((".py", ".pyw", ".pyz")):
+    if first.endswith((".py", ".pyw", ".pyz")) or Path(first, "__main__.py").is_file():
         return Target((sys.executable,), tuple(command))
     return _by_shebang(command) or Target((), tuple(command))
 

@@ -67,6 +67,17 @@ def test_a_script_with_a_python_shebang_is_python(tmp_path: Path) -> None:
     assert not resolve([str(script)]).is_python
 
 
+def test_a_folder_is_run_as_python_runs_it(tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    with pytest.raises(UsageError, match=r"is a folder without __main__\.py"):
+        resolve([str(app)]).check()
+    (app / "__main__.py").touch()
+    found = resolve([str(app), "--lr", "1"])
+    found.check()
+    assert found.argv == (sys.executable, str(app), "--lr", "1")
+
+
 def test_a_name_is_fit_for_a_folder() -> None:
     assert resolve(["a/b c;rm.py"]).name == "b-c-rm"
     assert resolve(["./..."]).name == "run"
