@@ -56,7 +56,6 @@ LAUNCHED = {
         "implicit_sync",
         "fp32_attention",
         "elementwise_chain",
-        "exposed_copy",
     ],
 }
 RECORDED = {"examples": EXAMPLES, "compiled_h200": COMPILED, "launch_h200": LAUNCHED}
