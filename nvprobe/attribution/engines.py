@@ -115,6 +115,13 @@ FORMS: tuple[Form, ...] = (
         "capture",
         Role.PART,
     ),
+    Form(  # empty, after the module: a call of it would count twice
+        "vLLM, SGLang",
+        r"\{'Module': '",
+        r"(?s)\{'Module': '[^']+', .*'Outputs': .*",
+        "outputs",
+        Role.PART,
+    ),
     Form(
         "vLLM, SGLang",
         r"\{'Module': '",

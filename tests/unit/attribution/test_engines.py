@@ -136,6 +136,11 @@ OTHERS: list[tuple[str, str, Role]] = [
         Role.MODULE,
     ),
     (
+        "{'Module': 'Llama.norm', 'TrainableParams': {'weight': [64]}, 'Outputs': [[4, 64]]}",
+        "outputs",
+        Role.PART,
+    ),
+    (
         "TSL:XlaModule:#hlo_module=jit_train_step,program_id=7#",
         "XlaModule:jit_train_step",
         Role.CALL,
