@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 NVTX_RANGE = 59
 PATIENCE_S = 400
 """How long anything may take on a loaded machine before its test gives up."""
-_NOT_OURS = ("NVPROBE_", "TMPDIR", "RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI")
+_NOT_OURS = ("NVPROBE_", "COLUMNS", "TMPDIR", "RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI")
 """Variables of who runs the tests that launches would act upon."""
 
 
