@@ -138,16 +138,6 @@ def _host_times(
     return total, _sums(key, length - _sums(above, inside, len(length)), keys)
 
 
-def operators_of_ops(attribution: Attribution) -> Column:
-    """int64 row of ``trace.ranges`` per op: the innermost operator around its call, -1."""
-    out = np.full(len(attribution.call), NO_ROW, np.int64)
-    chosen = np.flatnonzero(_is_operator(attribution))
-    if len(chosen):
-        row, op, innermost = _chains(attribution, chosen)
-        out[op[innermost]] = chosen[row[innermost]]
-    return out
-
-
 def _is_operator(attribution: Attribution) -> Column:
     """Bool per range: torch calls it an operator (compiled graphs and collectives are some too)."""
     kind = attribution.tree.kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nvprobe.api import Results
+    from nvprobe.instrumentation.emitter import Backend
 
 
 class Recording:
@@ -72,12 +74,18 @@ def record() -> Iterator[Recording]:
     """
     import torch
 
+    from nvprobe.instrumentation import awake
+
     recording = Recording()
     recording.gpu = torch.cuda.is_available()
     if torch.autograd._profiler_enabled():
         raise RuntimeError("another profiler is running: nvprobe cannot record beside it")
     with tempfile.TemporaryDirectory(prefix="nvprobe-") as folder:
-        with _instrumented(folder), _profiler(torch, recording.gpu) as profiler:
+        with (
+            instrumented(folder, "record_function"),
+            _profiler(torch, recording.gpu) as profiler,
+        ):
+            awake.wake()
             yield recording
             if recording.gpu:
                 torch.cuda.synchronize()
@@ -87,16 +95,21 @@ def record() -> Iterator[Recording]:
 
 
 @contextlib.contextmanager
-def _instrumented(folder: str) -> Iterator[None]:
-    """Write ranges as record_function and the sidecar into a folder; then as it was before."""
+def instrumented(folder: str | os.PathLike[str], backend: Backend | None) -> Iterator[None]:
+    """Instrument the program, asleep, with a sidecar in ``folder``; then it is as it was before.
+
+    ``backend`` is where ranges go, None for where they go already.
+    """
     from nvprobe.instrumentation import awake, emitter, instrument, sidecar
 
-    before, ours = emitter.backend(), not instrument.is_on()
-    emitter.use("record_function")
+    before, ours = emitter.backend(), emitter.silent() or not instrument.is_on()
     try:
+        if ours:  # no tool listens to what the program has
+            instrument.remove()
+        emitter.use(backend or before)
         sidecar.open(folder)
+        awake.sleep()
         instrument.instrument(children=False)
-        awake.wake()
         yield
     finally:
         awake.sleep()

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from nvprobe.errors import UsageError, check_path
-from nvprobe.instrumentation import awake, emitter, instrument, sidecar, steps
+from nvprobe.instrumentation import emitter, steps
 from nvprobe.instrumentation.sources import main_name
+from nvprobe.integrations.in_process import instrumented
 from nvprobe.launch import rundir
 from nvprobe.launch.calibration import for_run
 from nvprobe.launch.inprocess import follow_steps
@@ -128,19 +129,12 @@ class _Recording:
         self.pid = os.getpid()
         self.started = time.time()
         self.folder = _folder(output, self.place)
-        self.before = emitter.backend()
-        self.ours = emitter.silent() or not instrument.is_on()
-        """Whether the program has no instrumentation that a tool listens to."""
+        self.undo = contextlib.ExitStack()
         declare(self.place)
         _Recording.current = self
         try:
-            if self.ours:
-                instrument.remove()
-            if emitter.domain() is None:
-                emitter.use("record_function")
-            sidecar.open(self.folder)
-            awake.sleep()
-            instrument.instrument(children=False)
+            backend: emitter.Backend | None = None if emitter.domain() else "record_function"
+            self.undo.enter_context(instrumented(self.folder, backend))
             if not steps.explicit:
                 steps.count_from(done)
             self.watch = StepWatch(_recorders(self.folder), first, last, bare_groups=False)
@@ -174,13 +168,9 @@ class _Recording:
     def give_back(self) -> None:
         """Leave the program as it was."""
         atexit.unregister(self.end)
-        awake.sleep()
-        sidecar.close()
-        if self.ours:
-            instrument.remove()
-        emitter.use(self.before)
-        declare(None)
         _Recording.current = None
+        self.undo.close()
+        declare(None)
 
 
 def _place() -> Placement:

@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from nvprobe.analysis.operators import operator_table, operators_of_ops
+from nvprobe.analysis.operators import _chains, _is_operator, operator_table
 from nvprobe.analysis.shapes import range_shapes
 from nvprobe.analysis.waiting.code_lines import op_lines
 from nvprobe.attribution import attribute
+from nvprobe.attribution.model import Attribution
 from nvprobe.readers import load
-from nvprobe.trace import RangeSource
+from nvprobe.trace import NO_ROW, Column, RangeSource
 from tests.conftest import CORPUS
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
+
+
+def operators_of_ops(attribution: Attribution) -> Column:
+    """int64 row of ``trace.ranges`` per op: the innermost operator around its call, -1."""
+    out = np.full(len(attribution.call), NO_ROW, np.int64)
+    chosen = np.flatnonzero(_is_operator(attribution))
+    if len(chosen):
+        row, op, innermost = _chains(attribution, chosen)
+        out[op[innermost]] = chosen[row[innermost]]
+    return out
+
 
 TRACES = ("h200/eager", "h200/compile", "public/h100_bert", "public/vllm_graph_replay")
 

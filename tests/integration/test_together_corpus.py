@@ -12,7 +12,6 @@ import pytest
 
 import nvprobe
 from nvprobe.analysis import analyze
-from nvprobe.analysis.operators import operators_of_ops
 from nvprobe.analysis.waiting.code_lines import op_lines
 from nvprobe.attribution import attribute, ledger
 from nvprobe.errors import InputError, UsageError
@@ -23,6 +22,7 @@ from nvprobe.readers import load as load_one
 from nvprobe.report.console.overview import title
 from nvprobe.trace import RangeSource, Trace
 from tests.conftest import CORPUS
+from tests.integration.test_operators_corpus import operators_of_ops
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
 
