@@ -179,8 +179,8 @@ def _hanging(mark: str, body: RenderableType) -> RenderableType:
 def _of_step(saving: StepSaving, number: int, *, known: bool) -> str:
     """Percent of the step first, then milliseconds of the unprofiled one, and how it is known."""
     low, high, step = saving.low, saving.high, saving.step_ns
-    earlier = {2: "1 is", 3: "1 and 2 are"}.get(number, f"1 to {number - 1} are")
-    after = f"{saving.after_previous:.0f}% once {earlier} fixed"
+    earlier = {2: "1", 3: "1 and 2"}.get(number, f"1 to {number - 1}")
+    after = f"{saving.after_previous:.0f}% with {earlier} fixed"
     if round(saving.mid) == 0:
         return f"hardly anything by itself, {after}"
     ns = _times(round(step * low / 100) if round(low) else 0, round(step * high / 100))
