@@ -62,7 +62,7 @@ class TorchPython:
         self.server = None
 
     def _started(self) -> subprocess.Popen[str]:
-        if self.server is None:
+        if self.server is None or self.server.poll() is not None:
             self.server = subprocess.Popen(
                 [sys.executable, __file__],
                 stdin=subprocess.PIPE,

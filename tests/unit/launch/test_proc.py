@@ -19,12 +19,13 @@ def test_descendants_at_any_depth() -> None:
     inner = "import subprocess; subprocess.run(['sleep', '30'])"
     with subprocess.Popen([sys.executable, "-c", inner]) as child:
         try:
-            while len(found := proc.descendants(os.getpid())) < 2:
+            while not proc.descendants(child.pid):
                 pass
+            found = proc.descendants(os.getpid())
             assert child.pid in {process.pid for process in found}
             assert {process.parent for process in found} >= {os.getpid(), child.pid}
         finally:
-            proc.kill([process.pid for process in proc.descendants(os.getpid())], 9)
+            proc.kill([child.pid, *(process.pid for process in proc.descendants(child.pid))], 9)
     proc.kill([child.pid], 9)  # one that has ended is no error
 
 
