@@ -79,8 +79,8 @@ class Selection:
         out += [f"range {path!r}" for path in self.ranges]
         out += [_steps_in_words(self.steps)] if self.steps else []
         if self.time:
-            begin, end = ("" if t is None else _as_given(t) for t in self.time)
-            out.append(f"time {begin}:{end}")
+            s = ["" if t is None else f"{Decimal(t).scaleb(-9).normalize():f}s" for t in self.time]
+            out.append(f"time {':'.join(s)}")
         return tuple(out)
 
 
@@ -317,14 +317,6 @@ def _steps_in_words(steps: tuple[int, int]) -> str:
     """The filter as it was given; past every step there can be, the end was left open."""
     first, last = steps
     return f"steps {first}:{'' if last >= NO_LAST_STEP else last}"
-
-
-def _as_given(ns: int) -> str:
-    """A time exactly, in the largest unit that takes three decimals at most: ``1.5s``."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
-        if abs(ns) >= size and ns % (size // 1_000) == 0:
-            return f"{(Decimal(ns) / size).normalize():f}{unit}"
-    return f"{ns}ns"
 
 
 def _windows(attribution: Attribution, selection: Selection) -> tuple[Column, Column]:

@@ -342,10 +342,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _try_to_note(message: str) -> bool:
-    """Write one synchronization and say whether the line's next one is to be written, too.
-
-    What goes wrong with it is not the program's trouble.
-    """
+    """Write one synchronization, whatever goes wrong; whether the line's next one counts, too."""
     try:
         return _note(message, places.caller(2))  # behind the wrapper that reports
     except Exception as error:
