@@ -315,8 +315,7 @@ def _as_regex(pattern: str) -> str:
 
 def _steps_in_words(steps: tuple[int, int]) -> str:
     """The filter as it was given; past every step there can be, the end was left open."""
-    first, last = steps
-    return f"steps {first}:{'' if last >= NO_LAST_STEP else last}"
+    return f"steps {steps[0]}:{'' if steps[1] >= NO_LAST_STEP else steps[1]}"
 
 
 def _windows(attribution: Attribution, selection: Selection) -> tuple[Column, Column]:

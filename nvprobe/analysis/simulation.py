@@ -19,7 +19,7 @@ from nvprobe.analysis.replay.costs import step_of
 from nvprobe.analysis.replay.edits.batch import larger_batch
 from nvprobe.analysis.replay.edits.launches import cuda_graph
 from nvprobe.analysis.replay.edits.waits import overlap_upload, remove_sync
-from nvprobe.analysis.replay.levels import Edit, Level, changed
+from nvprobe.analysis.replay.levels import Edit, Level, all_of, changed
 from nvprobe.analysis.replay.model import Model
 from nvprobe.analysis.replay.prepared import Replay, replay_of
 from nvprobe.analysis.replay.sample import Sample
@@ -108,20 +108,14 @@ def simulate(attribution: Attribution, asked: Asked, process: int | None = None)
 
 def edit_of(few: Sample, asked: Asked, syncs: Syncs) -> Edit:
     """All changes, one after the other. Raises UsageError for what the steps do not have."""
-    edits = [
+    return all_of([
         *(remove_sync(few, _at_line(few, line, syncs)) for line in asked.remove_sync),
         *(cuda_graph(few, _launches_in(few, path)) for path in asked.cuda_graph),
         *(_faster(few, name, times) for name, times in asked.speed_up.items()),
         *(overlap_upload(few, _copies_in(few, path)) for path in asked.overlap),
         *(_without(few, path) for path in asked.drop),
         *([_batch(few, asked.batch)] if asked.batch != 1 else []),
-    ]
-
-    def edit(model: Model, level: Level) -> None:
-        for one in edits:
-            one(model, level)
-
-    return edit
+    ])  # fmt: skip
 
 
 def _steps_with(by: Replay, edit: Edit) -> tuple[int, int, int]:

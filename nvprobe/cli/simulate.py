@@ -186,7 +186,7 @@ def _of_job(
 ) -> str:
     """All ranks together; where that is not possible, why, and each by itself."""
     from nvprobe.analysis.selection import Selection, select
-    from nvprobe.analysis.simulation import simulate
+    from nvprobe.analysis.simulation import Asked, simulate
     from nvprobe.ranks.simulation import JointReplay, NotTogether, read_job
 
     job, captures = read_job(sources)
@@ -198,9 +198,9 @@ def _of_job(
     alone: dict[int, Any] = {}
     for number, one in zip(job.numbers, captures, strict=True):
         try:
-            own = asked if not only or number in only else type(asked)()
+            own = asked if not only or number in only else Asked()
             found_alone = simulate(select(one.attribution.trace, Selection()), own, one.process)
-            written = (_json if as_json else _text)(found_alone, own, own != type(asked)())
+            written = (_json if as_json else _text)(found_alone, own, own != Asked())
             alone[number] = json.loads(written) if as_json else written
         except UsageError as error:
             alone[number] = {"error": str(error)} if as_json else str(error)
@@ -215,14 +215,8 @@ def _job_text(found: JobSimulation, asked: Asked, changed: bool) -> str:
     """The report of a job."""
     from nvprobe.report.console.format import time
 
-    known = "measured" if found.calibration == "measured" else "estimated"
-    number = len(found.ranks)
-    lines = [
-        f"A step of the job takes {time(found.step_ns)} unprofiled ({known}); {number} ranks, "
-        "replayed together",
-    ]
-    if changed:
-        lines.append(_with_changes(found.step_ns, found.step_with_ns, asked))
+    lines = _first_lines(found, asked, changed, "A step of the job")
+    lines[0] += f"; {len(found.ranks)} ranks, replayed together"
     lines += ["", _last(found, changed), "", f"{'Rank':<6}{'Step':>9}{'Waits':>9}{'Last':>7}"]
     lines[-1] += f"    {'With the changes':>16}{'Waits':>9}{'Last':>7}" if changed else ""
     for before, after in zip(found.ranks, found.ranks_with, strict=True):
@@ -251,24 +245,25 @@ def _last(found: JobSimulation, changed: bool) -> str:
 
 def _text(found: Simulation, asked: Asked, changed: bool) -> str:
     """The report."""
-    from nvprobe.report.console.format import time
-
-    known = "measured" if found.calibration == "measured" else "estimated"
-    lines = [f"A step takes {time(found.step_ns)} unprofiled ({known})"]
-    if changed:
-        lines.append(_with_changes(found.step_ns, found.step_with_ns, asked))
+    lines = _first_lines(found, asked, changed, "A step")
     path = [(None, row) for row in (found.after if changed else found.before)]
     return "\n".join([*lines, "", *_critical(path, changed)])
 
 
-def _with_changes(step_ns: int, step_with_ns: tuple[int, int, int], asked: Asked) -> str:
+def _first_lines(
+    found: Simulation | JobSimulation, asked: Asked, changed: bool, what: str
+) -> list[str]:
     from nvprobe.report.console.format import time
 
-    low, mid, high = (time(ns) for ns in step_with_ns)
-    less = 1 - step_with_ns[1] / max(step_ns, 1) / asked.batch
-    each = " per example" if asked.batch != 1 else ""
-    words = f"{less:.0%} less" if less >= 0 else f"{-less:.0%} more"
-    return f"With the changes {mid}, between {low} and {high}: {words}{each}"
+    known = "measured" if found.calibration == "measured" else "estimated"
+    lines = [f"{what} takes {time(found.step_ns)} unprofiled ({known})"]
+    if changed:
+        low, mid, high = (time(ns) for ns in found.step_with_ns)
+        less = 1 - found.step_with_ns[1] / max(found.step_ns, 1) / asked.batch
+        each = " per example" if asked.batch != 1 else ""
+        words = f"{less:.0%} less" if less >= 0 else f"{-less:.0%} more"
+        lines.append(f"With the changes {mid}, between {low} and {high}: {words}{each}")
+    return lines
 
 
 def _critical(path: Sequence[tuple[int | None, OnPath]], changed: bool) -> Iterator[str]:
@@ -287,16 +282,42 @@ def _critical(path: Sequence[tuple[int | None, OnPath]], changed: bool) -> Itera
 
 
 def _json(found: Simulation, asked: Asked, changed: bool) -> str:
-    low, mid, high = found.saving.low, found.saving.mid, found.saving.high
+    saving = (found.saving.low, found.saving.mid, found.saving.high)
+    paths = [[row._asdict() for row in path] for path in (found.before, found.after)]
+    return _document(found, asked, changed, saving, paths, {})
+
+
+def _job_json(found: JobSimulation, asked: Asked, changed: bool) -> str:
+    def ranks(some: tuple[RankStep, ...]) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(one) for one in some]
+
+    paths = [
+        [{"rank": rank, **row._asdict()} for rank, row in path]
+        for path in (found.before, found.after)
+    ]
+    of_job = {
+        "missing_ranks": list(found.missing_ranks),
+        "ranks": ranks(found.ranks),
+        "ranks_with_changes": ranks(found.ranks_with) if changed else None,
+    }
+    return _document(found, asked, changed, found.saving, paths, of_job)
+
+
+def _document(
+    found: Simulation | JobSimulation, asked: Asked, changed: bool,
+    saving: tuple[float, float, float], paths: list[list[dict[str, Any]]], of_job: dict[str, Any],
+) -> str:  # fmt: skip
+    """``paths``: the critical path, as it is and with the changes."""
     document = {
         "schema": SCHEMA,
         "step_ns": found.step_ns,
         "calibration": found.calibration,
         "replay_error": round(found.replay_error, 5),
-        "saving": _saving(low, mid, high) if changed and asked.batch == 1 else None,
+        "saving": _saving(*saving) if changed and asked.batch == 1 else None,
         "step_with_changes_ns": list(found.step_with_ns) if changed else None,
-        "critical_path": [row._asdict() for row in found.before],
-        "critical_path_with_changes": [row._asdict() for row in found.after] if changed else None,
+        **of_job,
+        "critical_path": paths[0],
+        "critical_path_with_changes": paths[1] if changed else None,
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 
@@ -305,26 +326,3 @@ def _saving(low: float, mid: float, high: float) -> dict[str, float]:
     """In percent."""
     shares = {"low": max(low, 0.0), "mid": mid, "high": min(high, 1.0)}
     return {name: round(100 * share, 1) for name, share in shares.items()}
-
-
-def _job_json(found: JobSimulation, asked: Asked, changed: bool) -> str:
-    def rows(path: tuple[tuple[int, OnPath], ...]) -> list[dict[str, Any]]:
-        return [{"rank": rank, **row._asdict()} for rank, row in path]
-
-    def ranks(some: tuple[RankStep, ...]) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(one) for one in some]
-
-    document = {
-        "schema": SCHEMA,
-        "step_ns": found.step_ns,
-        "calibration": found.calibration,
-        "replay_error": round(found.replay_error, 5),
-        "saving": _saving(*found.saving) if changed and asked.batch == 1 else None,
-        "step_with_changes_ns": list(found.step_with_ns) if changed else None,
-        "missing_ranks": list(found.missing_ranks),
-        "ranks": ranks(found.ranks),
-        "ranks_with_changes": ranks(found.ranks_with) if changed else None,
-        "critical_path": rows(found.before),
-        "critical_path_with_changes": rows(found.after) if changed else None,
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False)

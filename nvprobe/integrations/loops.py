@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from nvprobe.instrumentation.steps import Steps
 from nvprobe.integrations.step_recorder import StepRecorder
 
 Item = TypeVar("Item")
@@ -34,21 +35,13 @@ def record_steps(
     return RecordedLoader(loader, StepRecorder(steps, output))
 
 
-class RecordedLoader(Generic[Item]):
+class RecordedLoader(Steps[Item]):
     """What `record_steps` returns: iterate it like the loader."""
 
     def __init__(self, loader: Iterable[Item], recorder: StepRecorder) -> None:
-        self.loader = loader
+        super().__init__(loader)
         self.recorder = recorder
         self._count = None if recorder.over else _Count()
-
-    def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader" or name.startswith("__"):  # asked for while copying or unpickling
-            raise AttributeError(name)
-        return getattr(self.loader, name)
 
     def __iter__(self) -> Iterator[Item]:
         if self._count is None or self.recorder.over:

@@ -14,7 +14,7 @@ from nvprobe.analysis.replay.contention import contention, kernels
 from nvprobe.analysis.replay.gate import too_long
 from nvprobe.analysis.replay.joint import Joint
 from nvprobe.analysis.replay.joint_costs import joint_variants
-from nvprobe.analysis.replay.levels import Edit, Level, changed
+from nvprobe.analysis.replay.levels import Edit, Level, all_of, changed
 from nvprobe.analysis.replay.model import NOTHING, Model
 from nvprobe.analysis.replay.ranks import RankCapture, Ranks, joint_fidelity, sampled, together
 from nvprobe.analysis.replay.search import MODEL_ERROR
@@ -176,15 +176,7 @@ class JointReplay:
                     missing.append(error)
             if len(missing) == len(set(only) or self.samples):
                 raise missing[0]
-        return [_all(some) for some in parts]
-
-
-def _all(edits: Sequence[Edit]) -> Edit:
-    def edit(model: Model, level: Level) -> None:
-        for one in edits:
-            one(model, level)
-
-    return edit
+        return [all_of(some) for some in parts]
 
 
 def _ranks(found: Job, captures: Sequence[CapturedRank]) -> Ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from nvprobe.analysis.replay.model import Model
@@ -18,6 +18,16 @@ class Level(IntEnum):
 
 Edit = Callable[[Model, Level], None]
 """Changes a model in place."""
+
+
+def all_of(edits: Sequence[Edit]) -> Edit:
+    """All these changes, one after the other."""
+
+    def edit(model: Model, level: Level) -> None:
+        for one in edits:
+            one(model, level)
+
+    return edit
 
 
 def changed(model: Model, edit: Edit, level: Level) -> Model:
