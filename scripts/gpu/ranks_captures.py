@@ -10,12 +10,16 @@ profiler. Then each kind of `programs/two_ranks.py` under `nvprobe launch torchr
 ``ranks_captures.json``, which is written after each job, as is ``JOB.tar.xz`` with its captures and
 what it printed (without reports of nsys, which hold environments; 14 MB at most in all).
 
-Checks: waiting and transfer add up; the late rank is named with `step`, its kernel, and a delay
-within 15 % of the spin; otherwise nobody is; the transfer of each collective takes between 3/4 and
-4/3 of its time by events; so does, of `tensor` and `blocking`, the exposed transfer, which is all
-that they communicate, and of `ddp`, where it is the last bucket, it is at least that and at most
-three times as long; `blocking` has the finding `exposed_transfer`, `hidden` has not, and what came
-of it lies between half of what was promised and 1.1 times that.
+Checks: waiting and transfer add up. The late rank is named with `step`, its kernel, and a delay
+within 15 % of the spin; where its GPU idles for longer than the spin in each step, the spin costs
+nothing, and only its kernel has to be seen. Otherwise nobody is named but for a host that takes as
+much longer per step as is said, counted by hand in both SQLite files. The transfer of each
+collective takes between 3/4 and 4/3 of its time by events; so does, of `tensor` and `blocking`, the
+exposed transfer, which is all that they communicate, and of `ddp`, where it is the last bucket, it
+is between 0.6 of that and twice that; there is no finding where the GPU that arrives last idles
+longer than that, or where it is less than 2 % of a step. `blocking` has the finding
+`exposed_transfer`; what came of it lies between half of what was promised and 1.1 times that, and
+`hidden` promises no more than what did not come.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -55,6 +60,16 @@ KEPT = ("report.sqlite", "run.json", "job.json", "ranks.json", "sidecar.*.jsonl"
 WITHIN = (0.75, 4 / 3)
 EXPOSED = {"tensor": WITHIN, "blocking": WITHIN, "ddp": (0.6, 2.0)}
 """Bounds of exposed transfer by what it is by hand, of jobs where that can be said."""
+SMALL = 0.02
+"""Of a step: less is not worth a finding."""
+BLOCKS_NS = 100_000
+"""A call that takes longer waits for the GPU, or for a place in its queue."""
+HOST_NS = """
+    SELECT step.end - step.start - coalesce((
+        SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
+        WHERE call.start >= step.start AND call.start < step.end AND end - start > ?), 0)
+    FROM NVTX_EVENTS AS step LEFT JOIN StringIds ON id = textId
+    WHERE coalesce(text, value) = 'step' AND step.end IS NOT NULL ORDER BY step.start"""
 
 
 def main() -> int:
@@ -175,7 +190,15 @@ def captured(name: str, nsys: str, scratch: Path, limit_s: float) -> dict[str, A
     row = run([*launch, *words], beside, limit_s, NVPROBE_NSYS=nsys)
     if (folder / "ranks.json").exists():
         row |= json.loads((folder / "ranks.json").read_text())
+    row["hosts_ns"] = [guarded(lambda f=one: {"steps": hosts(f)})  # type: ignore[misc]
+                       for one in sorted(folder.glob("rank*/report.sqlite"))]  # fmt: skip
     return row
+
+
+def hosts(report: Path) -> list[int]:
+    """ns of the host in each step of a report, without calls that block."""
+    with contextlib.closing(sqlite3.connect(f"file:{report}?mode=ro", uri=True)) as found:
+        return [row[0] for row in found.execute(HOST_NS, (BLOCKS_NS,))]
 
 
 def held(name: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str, Any]:
@@ -189,13 +212,9 @@ def held(name: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str, A
         "printed": lambda: row["verdict"][:40] in row["stderr"],
     }  # fmt: skip
     if late:
-        delays = [one["late_ns"] for one in row["stragglers"]
-                  if (one["rank"], one["path"]) == (1, "step")]  # fmt: skip
-        spin_ns = by_hand.get("spin_s", 0) * 1e9
-        checks["late_rank_named"] = lambda: len(delays) == 1
-        checks["delay"] = lambda: abs(delays[0] / spin_ns - 1) < 0.15
+        checks |= of_the_plant(row, by_hand.get("spin_s", 0) * 1e9)
     else:
-        checks["nobody_named"] = lambda: not row["stragglers"]
+        checks["named_by_hand"] = lambda: all(slower(one, row) for one in row["stragglers"])
     for one in row["collectives"]:
         if (one["bytes"] or 0) >= LARGE_BYTES and one["count"] >= 4:
             where = (one["path"] or "").rpartition("/")[2]
@@ -203,8 +222,32 @@ def held(name: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str, A
             checks[key] = lambda o=one: within(ratio(o, by_hand), WITHIN)  # type: ignore[misc]
     if kind in EXPOSED and not late:
         row["exposed"] = guarded(lambda: exposed(kind, row, by_hand))
-        checks["exposed_by_hand"] = lambda: within(row["exposed"]["ratio"], EXPOSED[kind])
+        checks["exposed_by_hand"] = lambda: exposed_agrees(row["exposed"], EXPOSED[kind])
     return {key: checked(check) for key, check in checks.items()}
+
+
+def of_the_plant(row: dict[str, Any], spin_ns: float) -> dict[str, Callable[[], bool]]:
+    """Rank 1 is named for its spin, or the spin is seen where its GPU idles for longer anyway."""
+    if row["ranks"][1]["idle_ns"] > spin_ns:
+        spins = [one["gpu_ns"] / row["ranks"][1]["steps"] for one in row["differences"]
+                 if one["kind"] == "kernel" and one["ranks"] == [1]]  # fmt: skip
+        return {
+            "plant_seen": lambda: abs(max(spins) / spin_ns - 1) < 0.15,
+            "named_by_hand": lambda: all(slower(one, row) for one in row["stragglers"]),
+        }
+    delays = [one["late_ns"] for one in row["stragglers"]
+              if (one["rank"], one["path"]) == (1, "step")]  # fmt: skip
+    return {
+        "late_rank_named": lambda: len(delays) == 1,
+        "delay": lambda: abs(delays[0] / spin_ns - 1) < 0.15,
+    }
+
+
+def slower(one: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether the host of a rank that is said to be late takes about as much longer by hand."""
+    own, other = (float(np.median(row["hosts_ns"][rank]["steps"][1:]))
+                  for rank in (one["rank"], 1 - one["rank"]))  # fmt: skip
+    return one["cause"] == "host" and within(one["late_ns"] / (own - other), WITHIN)
 
 
 def checked(check: Callable[[], bool]) -> bool | str:
@@ -239,8 +282,8 @@ def exposed(kind: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str
     backward pass ends: its last large bucket.
     """
     steps = max(one["steps"] for one in row["ranks"])
-    (ours,) = [one["evidence"]["exposed_transfer_ns"] for one in row["findings"]
-               if one["id"] == "exposed_transfer"]  # fmt: skip
+    ours = [one["evidence"]["exposed_transfer_ns"] for one in row["findings"]
+            if one["id"] == "exposed_transfer"]  # fmt: skip
     parts = [one for one in row["collectives"]
              if one["kind"] == "all_reduce" and (one["bytes"] or 0) >= LARGE_BYTES]  # fmt: skip
     if kind == "ddp":
@@ -248,24 +291,34 @@ def exposed(kind: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str
         last = [size for size in buckets if size >= LARGE_BYTES][-1]
         parts = [{"kind": "all_reduce", "bytes": last, "count": steps}]
     hand = sum(one["count"] * by_events(one, by_hand) for one in parts) / steps
-    found = {"ours_ns": ours, "by_hand_ns": hand, "ratio": ours / hand}
+    last = max(row["ranks"], key=lambda one: one["last"])
+    found = {"ours_ns": ours, "by_hand_ns": hand, "idle_ns": last["idle_ns"],
+             "of_step": hand / max(one["step_ns"] for one in row["ranks"])}  # fmt: skip
     if kind == "ddp":
         found["by_no_sync_ns"] = (by_hand["ddp"]["step_s"] - by_hand["ddp"]["local_s"]) * 1e9
     return found
 
 
+def exposed_agrees(found: dict[str, Any], bounds: tuple[float, float]) -> bool:
+    """Whether the finding says what it is by hand, or is not there for a reason."""
+    if not found["ours_ns"]:
+        return bool(found["of_step"] < SMALL or found["idle_ns"] > found["by_hand_ns"])
+    return within(found["ours_ns"][0] / found["by_hand_ns"], bounds)
+
+
 def planted(rows: dict[str, Any]) -> dict[str, Any]:
-    """Collectives on the compute stream, then beside the backward pass: finding, then none."""
+    """Collectives on the compute stream, then beside the backward pass: less is left to gain."""
     before, after = rows.get("blocking", {}), rows.get("hidden", {})
     if "findings" not in before or "findings" not in after:
         return {}
-    promised = [f["saves_ns"] for f in before["findings"] if f["id"] == "exposed_transfer"]
+    promised, left = ([f["saves_ns"] for f in one["findings"] if f["id"] == "exposed_transfer"]
+                      for one in (before, after))  # fmt: skip
     alone = rows["alone"]
     gain = (alone["blocking"]["step_s"] - alone["hidden"]["step_s"]) * 1e9
-    rows["planted_ns"] = {"promised": promised, "gain": gain}
+    rows["planted_ns"] = {"promised": promised, "left": left, "gain": gain}
     return {
         "found_before": bool(promised),
-        "none_after": not any(f["id"] == "exposed_transfer" for f in after["findings"]),
+        "less_after": not left or left[0] <= 1.1 * promised[0] - gain,
         "gain_within_the_promise": bool(promised) and gain <= 1.1 * promised[0],
         "half_of_it_came": bool(promised) and gain >= 0.5 * promised[0],
     }

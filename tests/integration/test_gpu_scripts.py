@@ -86,3 +86,40 @@ def test_two_ways_without_kernels_do_not_agree() -> None:
     same = check["agreement"](*[{**way, "busy_us_per_step": [5.0]}] * 2)
     assert check["good"]({"library": "lightning", "same": same})
     assert not check["good"]({"outside": "accelerate"})
+
+
+def test_a_late_host_is_held_against_both_hosts_by_hand() -> None:
+    """Of two ranks, of three steps after the first: 65 against 48 ms."""
+    slower = functions("ranks_captures")["slower"]
+    hosts = [{"steps": [48, 55, 48, 47]}, {"steps": [68, 67, 63, 65]}]
+    late = {"rank": 1, "cause": "host", "late_ns": 17}
+    assert slower(late, {"hosts_ns": hosts})
+    assert not slower(late | {"late_ns": 30}, {"hosts_ns": hosts})
+    assert not slower(late | {"rank": 0}, {"hosts_ns": hosts})
+    assert not slower(late | {"cause": "compute"}, {"hosts_ns": hosts})
+
+
+def test_a_spin_may_cost_nothing_where_the_gpu_idles_for_longer() -> None:
+    checks_of = functions("ranks_captures")["of_the_plant"]
+    spin = {"kind": "kernel", "ranks": [1], "gpu_ns": 4 * 1_500}
+    late = {"rank": 1, "path": "step", "late_ns": 1_600, "cause": "compute"}
+
+    def checks(idle_ns: int, stragglers: list[Any]) -> dict[str, bool]:
+        """What is checked of a job whose rank 1 spins for 1,500 ns in each of four steps."""
+        ranks = [{}, {"idle_ns": idle_ns, "steps": 4}]
+        row = {"ranks": ranks, "differences": [spin], "stragglers": stragglers}
+        return {key: check() for key, check in checks_of(row, 1_500).items()}
+
+    assert checks(2_000, []) == {"plant_seen": True, "named_by_hand": True}
+    assert checks(1_000, [late]) == {"late_rank_named": True, "delay": True}
+    assert not checks(1_000, [late | {"late_ns": 1_800}])["delay"]
+
+
+def test_no_finding_of_exposed_transfer_needs_a_reason() -> None:
+    agrees = functions("ranks_captures")["exposed_agrees"]
+    found = {"ours_ns": [], "by_hand_ns": 1_000, "idle_ns": 0, "of_step": 0.05}
+    assert not agrees(found, (0.75, 1.33))
+    assert agrees(found | {"idle_ns": 2_000}, (0.75, 1.33))
+    assert agrees(found | {"of_step": 0.01}, (0.75, 1.33))
+    assert agrees(found | {"ours_ns": [900]}, (0.75, 1.33))
+    assert not agrees(found | {"ours_ns": [500]}, (0.75, 1.33))
