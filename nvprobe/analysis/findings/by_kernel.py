@@ -53,17 +53,6 @@ BY_KERNEL: tuple[KernelCause, ...] = (
         (0.9, 0.5, 0.25),  # kernels that load one or two values at a time; small ones gain less
     ),
     KernelCause(
-        "dense_embedding_gradient",
-        r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter|krn_partial",
-        "Gradients of embeddings in {path} are dense: a table of zeros with a few rows added",
-        (
-            "nn.Embedding(sparse=True) with torch.optim.SparseAdam where the table is large",
-            "a smaller table: shared, hashed, or with rare tokens left out",
-        ),
-        (0.8, 0.3, 0.0),  # the rows themselves have to be summed up in any case
-        effort=0.8,
-    ),
-    KernelCause(
         "index_gradient",
         r"indexing_backward_kernel|index_put_with_sort",
         "Gradients of indexing in {path} sort their indices: {count} kernels per step",
@@ -74,16 +63,6 @@ BY_KERNEL: tuple[KernelCause, ...] = (
         ),
         (0.9, 0.3, 0.1),  # index_add with atomics against sort and segments: an estimate
         effort=0.9,
-    ),
-    KernelCause(
-        "zeroed_gradients",
-        r"ZeroFunctor|FillFunctor",
-        "zero_grad in {path} writes zeros that the next backward pass adds to: {count} kernels per "
-        "step",
-        ("optimizer.zero_grad(set_to_none=True), the default: the first gradient is stored",),
-        (0.0, 0.0, 0.0),
-        least=0.0,
-        below=r"zero_grad",
     ),
     KernelCause(
         "strided_copy",

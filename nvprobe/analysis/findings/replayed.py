@@ -17,6 +17,7 @@ from nvprobe.analysis.findings.casts import weight_casts
 from nvprobe.analysis.findings.compilation import unfused_compiled
 from nvprobe.analysis.findings.conversions import double_products, layout_conversions
 from nvprobe.analysis.findings.distributed import micro_step_reductions, unused_parameters
+from nvprobe.analysis.findings.gradients import dense_gradients, zeroed_gradients
 from nvprobe.analysis.findings.habits import habits
 from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
@@ -48,6 +49,8 @@ FINDERS: tuple[Callable[[Evidence, Sample], Iterator[Proposed]], ...] = (
     micro_step_reductions,
     unused_parameters,
     unfused_compiled,
+    dense_gradients,
+    zeroed_gradients,
     kernel_causes,
     habits,
 )

@@ -43,15 +43,12 @@ ANY = (
     "at::native::func_wrapper_t<bool, at::native::or_kernel_cuda(at::TensorIterator&)>>>(int)"
 )
 NOT_EQUAL = "void at::native::elementwise_kernel<at::native::CompareEqFunctor<float>>(int)"
-FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
 CONVOLUTION = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
 INTEGERS = ALL_REDUCE.replace("bf16", "i32")
 KERNELS = {
     "unaligned_products": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_"
     "64x3_nn_align2>(T1::Params)",
-    "dense_embedding_gradient": "void at::native::embedding_backward_feature_kernel<float>(int)",
     "index_gradient": "void at::native::indexing_backward_kernel<float, 4>(long*)",
-    "zeroed_gradients": FILL,
     "strided_copy": COPY,
     "concatenation": "void at::native::CatArrayBatchedCopy<float, unsigned int, 3>(float*)",
     "repeated_tensor": COPY,
@@ -89,7 +86,7 @@ def named(scene: Scene, *names: str, body: Callable[[], None]) -> None:
         body()
 
 
-PLACE = {"zeroed_gradients": "zero_grad", "repeated_tensor": "aten::repeat"}
+PLACE = {"repeated_tensor": "aten::repeat"}
 
 
 @pytest.mark.parametrize("cause", BY_KERNEL, ids=lambda cause: cause.id)
