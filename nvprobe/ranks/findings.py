@@ -1,12 +1,7 @@
-"""What the ranks show together: the verdict, findings, and what to distrust.
-
-Waiting for a peer is nobody's saving: what a rank waits is charged to the rank that it waits for,
-and a saving is promised for the job alone, at most what no other rank would be late by as well.
-"""
+"""What the ranks show together: the verdict and findings."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,9 +11,14 @@ import numpy as np
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.cautions import called, listed, together
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
-from nvprobe.ranks.late import alone_late, typical
-from nvprobe.ranks.own_work import Behind
-from nvprobe.trace import Column
+from nvprobe.ranks.late_findings import (
+    behind_findings,
+    late_findings,
+    late_title,
+    once_findings,
+    once_title,
+    without_reason,
+)
 
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
@@ -31,22 +31,6 @@ _SLOW = 0.5
 _GROUPS = 3
 _UNEVEN = 0.1
 _NAMED = 8
-
-_TRY = {
-    "compute": (
-        "look at what this rank computes and the others do not: uneven batches, padding, experts, "
-        "work that only one rank does",
-        "if its kernels are the same and slower, look at its GPU: clocks, power, temperature",
-    ),
-    "input": ("look at how this rank reads its data: its files, its workers, its shard",),
-    "sync": ("look for a synchronization that only this rank makes: logging, checkpoints",),
-    "host": (
-        "look at what its host does and the others' do not: logging, checkpoints, a busy or slower "
-        "CPU, pinning",
-        "nvprobe analyze of this rank says where its host time goes",
-    ),
-    "other": ("nvprobe analyze of this rank says what it waits for",),
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +53,7 @@ class Facts:
 def verdict(facts: Facts) -> str:
     """The report's first line."""
     if facts.stragglers:
-        return _late(facts, facts.stragglers[0]) + (
+        return late_title(facts, facts.stragglers[0]) + (
             f"; {len(facts.stragglers) - 1} more {_ranks(len(facts.stragglers) - 1)} late"
             if len(facts.stragglers) > 1
             else ""
@@ -77,7 +61,7 @@ def verdict(facts: Facts) -> str:
     if len(facts.job.numbers) < 2:
         return "A single rank: nothing to compare it with"
     if facts.job.behind:
-        return f"No straggler: {_without_reason(facts, facts.job.behind[0])}"
+        return f"No straggler: {without_reason(facts, facts.job.behind[0])}"
     if (slow := next(_slow_groups(facts), None)) is not None:
         return f"No straggler, but a slow network: {slow.title}"
     if not facts.groups:
@@ -90,6 +74,8 @@ def verdict(facts: Facts) -> str:
             f"communication is transfer"
         )
     part = f"{_share(waited, waited + moved)} of communication is waiting"
+    if facts.job.once is not None and facts.unit == "step":
+        return f"No straggler: {once_title(facts, facts.job.once)}; {part}"
     if facts.job.delays.steady.shape[1] < 2:
         return f"One {facts.unit} cannot show which rank is late in each; {part}"
     return f"No straggler: no rank is late {facts.unit} after {facts.unit}; {part}"
@@ -106,127 +92,19 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "nothing"
 
 
-def _without_reason(facts: Facts, one: Behind) -> str:
-    """``rank 0 arrives last, but its host takes no longer: it entered the capture … later``."""
-    said = f"rank {facts.job.numbers[one.rank]} arrives last, but its host takes no longer"
-    if one.entered_ns is not None and one.entered_ns > _NOTABLE * one.host_ns:
-        said += f": it entered the capture {duration(one.entered_ns)} later"
-    return said
-
-
-def _own_work(facts: Facts, one: Straggler) -> str:
-    """``Rank 1 has 1.52 ms more GPU work per step than the others, in step; …``."""
-    said = (
-        f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others"
-        f"{f', in {short_path(one.path, 40)}' if one.path else ''}"
-    )
-    if facts.job.behind:
-        return f"{said}; nobody waits for it here: {_without_reason(facts, facts.job.behind[0])}"
-    if any(other.seen_in != one.seen_in for other in facts.stragglers):
-        return f"{said}; another rank is later"
-    return f"{said}; arrivals vary too much to show what it costs"
-
-
-def _late(facts: Facts, one: Straggler) -> str:
-    """``Rank 1 is late: the others wait 1.56 ms per step (10% of it) for its GPU work in step``."""
-    if one.seen_in == "GPU work":
-        return _own_work(facts, one)
-    of_step = ""
-    if facts.unit == "step" and facts.job.step_ns:
-        of_step = f" ({one.late_ns / facts.job.step_ns:.0%} of it)"
-    return (
-        f"Rank {one.rank} is late: the others wait {duration(one.late_ns)} per {facts.unit}"
-        f"{of_step} for {_cause(one)}"
-    )
-
-
-def _cause(one: Straggler) -> str:
-    words = {
-        None: "a reason that is not recorded",
-        "compute": "its GPU work",
-        "input": "its input",
-        "sync": "its synchronizations",
-        "host": "its host",
-        "other": "its GPU, which idles",
-    }[one.cause]
-    return f"{words} in {short_path(one.path, 50)}" if one.path else words
-
-
 def findings(facts: Facts) -> list[Finding]:
     """All findings, stragglers first."""
-    rules = (_stragglers, _behind, _slow_groups, _exposed, _bubbles, _uneven, _different)
-    return [finding for rule in rules for finding in rule(facts)]
-
-
-def _stragglers(facts: Facts) -> Iterator[Finding]:
-    step, alone = facts.job.step_ns, alone_late(facts.job.delays.steady)
-    for one in facts.stragglers:
-        yield Finding(
-            id="straggler",
-            title=_late(facts, one),
-            severity="high" if step and one.late_ns > 0.05 * step else "medium",
-            ranks=[one.rank],
-            evidence={
-                "late_ns": one.late_ns,
-                "share_of_steps": round(one.share, 3),
-                "cause": one.cause,
-                "path": one.path,
-                "kernel": one.kernel,
-                "own_ns": one.own_ns,
-                "usual_ns": one.usual_ns,
-                "clock_error_ns": facts.job.clocks.error_ns,
-                "waiting_ranks": len(facts.job.numbers) - 1,
-            },
-            saves_ns=_saving(facts, one, alone),
-            try_=_try(facts, one),
-        )
-
-
-def _try(facts: Facts, one: Straggler) -> list[str]:
-    """What to do; of a kernel that only this rank runs, how to see the step without it."""
-    advice = list(_TRY[one.cause or "other"])
-    own = any(
-        other.kind == "kernel" and other.name == one.kernel and other.ranks == [one.rank]
-        for other in facts.differences
+    rules = (
+        late_findings,
+        behind_findings,
+        once_findings,
+        _slow_groups,
+        _exposed,
+        _bubbles,
+        _uneven,
+        _different,
     )
-    if one.kernel is None or not own:
-        return advice
-    options = f"--rank {one.rank} --drop {shlex.quote(one.kernel)}"
-    return [advice[0], f"nvprobe simulate of the job with {options} predicts the step without it"]
-
-
-def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
-    """At most what this rank is later than the next one, per typical step."""
-    job = facts.job
-    if facts.unit != "step" or one.seen_in == "GPU work":
-        return None
-    if one.seen_in == "host time" or not alone.size:
-        return one.late_ns
-    row = job.numbers.index(one.rank)
-    return min(max(int(typical(alone[row][None, :])[0]), 0), one.late_ns)
-
-
-def _behind(facts: Facts) -> Iterator[Finding]:
-    """Ranks that arrive last though they do nothing longer: no saving is promised for them."""
-    for one in facts.job.behind:
-        yield Finding(
-            id="behind",
-            title=_without_reason(facts, one).capitalize(),
-            severity="info",
-            ranks=[facts.job.numbers[one.rank]],
-            evidence={
-                "late_ns": one.late_ns,
-                "entered_later_ns": one.entered_ns,
-                "host_ns": one.host_ns,
-                "usual_host_ns": one.usual_host_ns,
-            },
-            saves_ns=None,
-            try_=[
-                "nvprobe analyze of this rank: its GPU waits for its host, as the others' would if "
-                "their hosts were not ahead",
-                "capture later steps, after all ranks have waited for one another",
-            ],
-        )
+    return [finding for rule in rules for finding in rule(facts)]
 
 
 def _slow_groups(facts: Facts) -> Iterator[Finding]:

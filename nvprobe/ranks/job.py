@@ -11,7 +11,7 @@ import numpy as np
 from nvprobe.ranks import cautions, communication, document, findings
 from nvprobe.ranks.clock import RankClocks, align
 from nvprobe.ranks.differences import differences, spread
-from nvprobe.ranks.late import Delays, delays, typical
+from nvprobe.ranks.late import NOTABLE, Delays, Once, delays, in_one_step, typical
 from nvprobe.ranks.map import GPU, HOST, INPUT
 from nvprobe.ranks.match import AllCollectives, GroupNames, collected, matched
 from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
@@ -54,7 +54,9 @@ class Job:
     """A typical step of a typical rank."""
     stragglers: tuple[tuple[Straggler, Excess | None], ...]
     behind: tuple[Behind, ...]
-    """Ranks that are late only because they entered the capture late."""
+    """Ranks that are late only because they entered the capture late, or stalled once."""
+    once: Once | None
+    """The longest delay of a rank in one step alone."""
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -90,9 +92,11 @@ def job(found: Sequence[Summary]) -> Job:
     )  # fmt: skip
     spent, step_ns = work(ranks.ranks), _step_ns(ranks.ranks)
     named, entered = _named(ranks, clocks, late, members, code, spent, step_ns)
+    least = max(NOTABLE * (step_ns or 0), clocks.error_ns or 0)
+    once = None if named or entered else in_one_step(late.steady, late.steady_steps, least)
     return Job(
         ranks, groups, texts, table, members, code, clocks, one_capture, late, spent, step_ns,
-        tuple(named), tuple(entered),
+        tuple(named), tuple(entered), once,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ Oracle: tests/unit/ranks/test_late.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,10 @@ from nvprobe.trace import Column
 
 START_UP = 3
 """From so many steps on the first one does not count: ranks enter a capture at different times."""
+NOTABLE = 0.02
+"""Of a step: a delay that came once is not worth a line below this, on average over the steps."""
+_IN_ONE = 0.75
+"""Share of all delays that has to lie in one step of a rank for it to have been late once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,11 @@ class Delays:
     def steady(self) -> Column:
         """``by_step`` without the start of the capture."""
         return self.by_step[:, 1:] if self.by_step.shape[1] >= START_UP else self.by_step
+
+    @property
+    def steady_steps(self) -> list[int]:
+        """``steps`` of the columns of ``steady``."""
+        return [int(step) for step in self.steps[-self.steady.shape[1] :]]
 
 
 def delays(
@@ -136,6 +146,32 @@ def typical(table: Column) -> Column:
         return np.full(len(table), -1)
     place = np.minimum(unknown + (size - unknown) // 2, size - 1)
     return ordered[np.arange(len(table)), place]
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A delay of one rank in one step alone."""
+
+    rank: int
+    """Row of the ranks."""
+    step: int
+    """Index of the step."""
+    ns: int
+
+
+def in_one_step(excess: Column, steps: Sequence[int], least_ns: float) -> Once | None:
+    """The one step and rank that most of ``excess`` (ranks, steps) is of.
+
+    On average over the steps it is ``least_ns`` at least.
+    """
+    above = np.maximum(excess, 0)
+    if above.shape[1] < START_UP - 1:
+        return None
+    row, place = divmod(int(above.argmax()), above.shape[1])
+    most = int(above[row, place])
+    if most < _IN_ONE * above.sum() or most <= least_ns * above.shape[1]:
+        return None
+    return Once(row, steps[place], most)
 
 
 def alone_late(delays: Column) -> Column:

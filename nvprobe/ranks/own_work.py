@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.ranks.clock import RankClocks
-from nvprobe.ranks.late import START_UP, typical
+from nvprobe.ranks.late import NOTABLE, START_UP, Once, in_one_step, typical
 from nvprobe.ranks.stragglers import (
     ALONE,
     LIKELY,
@@ -49,6 +49,8 @@ class Behind:
     """Its host's own time of a typical step: without waiting for the GPU."""
     usual_host_ns: int
     """Median of the others."""
+    stall: Once | None = None
+    """A single step in which its host took longer than the others' did."""
 
 
 def by_own_host(
@@ -69,7 +71,9 @@ def by_own_host(
         path = cause.path if in_one_place else None  # else it is slower wherever it works
         return late, dataclasses.replace(cause, ns=own, usual_ns=usual, path=path)
     entered = _entered(ranks, clocks, late.rank, steps[0])
-    return Behind(late.rank, late.late_ns, entered, own, usual)
+    more = (host - of_others(host))[[late.rank]]
+    stall = in_one_step(more, steps, NOTABLE * usual)
+    return Behind(late.rank, late.late_ns, entered, own, usual, stall)
 
 
 def _shared_steps(ranks: Sequence[Summary]) -> list[int]:

@@ -67,6 +67,18 @@ def test_a_late_rank_is_not_the_network(tmp_path: Path) -> None:
     assert [one.ranks for one in found.groups if one.wait_ns > 1e6] == [[4, 5]]
 
 
+def test_a_rank_that_was_late_once_is_no_straggler(tmp_path: Path) -> None:
+    """Rank 5 begins its first collective of the third of four steps 9 ms later."""
+    found = grown(tmp_path, late_us=lambda rank, number: 9000 * ((rank, number) == (5, 18)))
+    assert found.stragglers == []
+    assert named(found) == {"late_once": [5]}
+    (one,) = found.findings
+    assert one.evidence["step"] == found.steps[2].index
+    assert one.evidence["late_ns"] == pytest.approx(9e6, rel=0.01)
+    assert one.saves_ns is None
+    assert found.verdict.startswith("No straggler: rank 5 was late once: by 9.00 ms in step")
+
+
 def test_stages_that_wait_in_turns_are_a_bubble(tmp_path: Path) -> None:
     """Forward the second of each pair waits 1 ms for the first, backward the other way round."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from nvprobe.analysis.overlap.arrivals import arrivals
 from nvprobe.ranks.clock import RankClocks
-from nvprobe.ranks.late import Delays
+from nvprobe.ranks.late import Delays, Once, in_one_step
 from nvprobe.ranks.own_work import Behind, by_own_host, by_own_kernels
 from nvprobe.ranks.stragglers import Excess, Straggler, Work, by_own_time, stragglers
 from nvprobe.ranks.summary import Collectives, Groups, Identity, Kernels, Spent, Steps, Summary
@@ -52,6 +52,22 @@ def test_a_rank_that_is_late_now_and_then_by_much_is_named() -> None:
     """In ten of fifteen steps, and the others never: no chance of two ranks."""
     delays = [0.0, *[5.0, 5.0, 0.0] * 5]
     assert named(delays, [0.0] * 16) == [(0, True)]
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "once"),
+    [
+        ([[0, 0, 0, 0], [0, 0, 8, 1]], Once(1, 7, 8 * MS)),
+        ([[0, 0, 0, 0], [0, 3, 8, 1]], None),  # twice
+        ([[0, 3, 0, 0], [0, 0, 8, 1]], None),  # the other one as well
+        ([[0, 0, 0, 0], [0, 0, 0.7, 0]], None),  # 2% of four steps of 10 ms are 0.8 ms
+        ([[-MS, 5]], Once(0, 6, 5 * MS)),
+        ([[5]], None),
+    ],
+)
+def test_a_delay_in_one_step_alone(delays_ms: list[list[float]], once: Once | None) -> None:
+    excess = (np.array(delays_ms) * MS).astype(np.int64)
+    assert in_one_step(excess, range(5, 9), 0.02 * 10 * MS) == once
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -114,6 +130,15 @@ def test_who_arrives_last_while_its_host_takes_no_longer_is_behind() -> None:
     found = by_own_host(two([56, 56, 55, 57], [55, 55, 56, 57]), SAME, LATE, HOST)
     assert isinstance(found, Behind)
     assert (found.rank, found.entered_ns) == (0, 200 * MS)
+
+
+def test_a_host_that_stalled_once_is_behind_since_then() -> None:
+    found = by_own_host(two([55, 56, 96, 57], [55, 55, 56, 57], enters=0), SAME, LATE, HOST)
+    assert isinstance(found, Behind)
+    assert found.stall == Once(0, 2, 40 * MS)
+    slow = by_own_host(two([56, 56, 55, 59], [55, 55, 56, 57]), SAME, LATE, HOST)
+    assert isinstance(slow, Behind)
+    assert slow.stall is None
 
 
 def test_a_slower_host_is_late_by_what_it_takes_longer() -> None:
