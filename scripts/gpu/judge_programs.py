@@ -17,19 +17,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from pair_runner import BF16, DEVICE, SCALE, Step, main, pair, wait
+from pair_runner import BF16, CUDA, DEVICE, Step, main, pair, size, wait
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import nvprobe
-
-CUDA = DEVICE == "cuda"
-
-
-def size(full: int, least: int = 2) -> int:
-    """``full`` on a GPU, a small part of it elsewhere."""
-    return full if CUDA else max(least, full // (4 * SCALE))
 
 
 def endless(loader: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[list[torch.Tensor]]:

@@ -20,15 +20,21 @@ from pathlib import Path
 
 import torch
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
 BF16 = torch.bfloat16
-SCALE = 1 if DEVICE == "cuda" else 16
+SCALE = 1 if CUDA else 16
 """Without a GPU the programs only have to run."""
 HIDDEN = "_hidden"
 """Ends the name of a program whose fix is not worth making, as other work hides it."""
 Step = Callable[[], object]
 PAIRS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
 """The cause, and what makes the step, by name."""
+
+
+def size(full: int, least: int = 2) -> int:
+    """``full`` on a GPU, a small part of it elsewhere."""
+    return full if CUDA else max(least, full // (4 * SCALE))
 
 
 def pair(cause: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
@@ -47,7 +53,7 @@ def hidden(step: Step) -> Step:
     out = torch.empty_like(a)
 
     def both() -> None:
-        for _ in range(40 if DEVICE == "cuda" else 1):
+        for _ in range(40 if CUDA else 1):
             torch.matmul(a, a, out=out)
         step()
 
@@ -71,7 +77,7 @@ def marked(name: str) -> list[str]:
 
 def wait() -> None:
     """Until the GPU has done everything."""
-    if DEVICE == "cuda":
+    if CUDA:
         torch.cuda.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""Both files of pairs list their programs to the script that measures them on a GPU."""
+"""Files of pairs list their programs to the script that measures them, and fixes change nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,47 @@ from tests.nvtx_recorder.with_torch import TorchPython
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize(("programs", "least"), [("judge_programs", 20), ("pair_programs", 30)])
+PROGRAMS = [("judge_programs", 20), ("pair_programs", 30), ("third_judge_programs", 12)]
+
+
+@pytest.mark.parametrize(("programs", "least"), PROGRAMS)
 def test_all_programs_are_listed(
     programs: str, least: int, torch_python: TorchPython, tmp_path: Path
 ) -> None:
-    script = tmp_path / "listed.py"
+    listed = f"""
+import pairs
+print(len(pairs.all_of({programs!r}, False)))
+"""
+    assert int(said(listed, torch_python, tmp_path)) >= least
+
+
+@pytest.mark.slow
+def test_steps_come_to_the_same_with_the_fix(torch_python: TorchPython, tmp_path: Path) -> None:
+    compared = """
+import torch, pair_runner, third_judge_programs
+for name, (cause, _) in pair_runner.PAIRS.items():
+    if cause == "none":
+        continue
+    results = []
+    for fixed in (False, True):
+        step = pair_runner.made(name, fixed)
+        torch.manual_seed(1)
+        results.append([step().clone() for _ in range(3)])
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3, msg=lambda text: f"{name}: {text}")
+    print(name)
+"""
+    assert len(said(compared, torch_python, tmp_path).split()) == 10
+
+
+def said(code: str, torch_python: TorchPython, tmp_path: Path) -> str:
+    """What code prints that runs in the folder of these files."""
+    script = tmp_path / "code.py"
     script.write_text(f"""
 import os, sys
 os.chdir({str(ROOT / "scripts" / "gpu")!r})
 sys.path[0] = os.getcwd()
-import pairs
-print(len(pairs.all_of({programs!r}, False)))
-""")
+sys.path.append({str(ROOT)!r})
+{code}""")
     done = torch_python.run(script, (), os.environ, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= least
+    return done.stdout
