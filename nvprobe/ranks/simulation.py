@@ -83,16 +83,20 @@ class JointReplay:
         self.low, self.samples = sampled(self.ranks)
         captured = max(one.captured_ns for one in self.fidelity)
         known = None if self.bare_ns is None else min(self.bare_ns, captured)
-        self.bases = joint_variants(self.ranks, self.low, self.samples, known)
+        self.bases = joint_variants(self.ranks, self.low, self.samples, known, self._bare())
         """The models of the ranks by every calibration that may hold, the likeliest first."""
         self.joints = [self._joint(models) for models in self.bases]
 
     @property
     def bare_ns(self) -> int | None:
         """The unprofiled step, where it was measured on every rank: that of the slowest."""
+        bare = self._bare()
+        return max(bare) if len(bare) == len(self.captures) else None
+
+    def _bare(self) -> list[int]:
+        """Unprofiled steps of the ranks where it was measured."""
         known = [one.attribution.trace.profiling for one in self.captures]
-        bare = [one.bare.step_ns for one in known if one is not None and one.bare is not None]
-        return max(bare) if len(bare) == len(known) else None
+        return [one.bare.step_ns for one in known if one is not None and one.bare is not None]
 
     @property
     def step_ns(self) -> int:

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from nvprobe.analysis.replay.costs import step_of
+from nvprobe.analysis.replay.joint_costs import joint_variants
+from nvprobe.analysis.simulation import Asked
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
 from nvprobe.errors import UsageError
+from nvprobe.ranks.discovery import discover
+from nvprobe.ranks.simulation import JointReplay, read_job
 from tests.unit.ranks import traces
 
 LATE_US = 100
@@ -105,3 +110,23 @@ def test_a_job_without_common_collectives_is_said_rank_by_rank(tmp_path: Path) -
     assert set(found["ranks_alone"]) == {"0", "1"}
     assert found["schema"] == simulated(folder / "rank0.json")["schema"]
     assert "Rank 1 by itself" in invoked(folder).stdout
+
+
+def test_a_slower_host_is_slower_without_the_profiler(tmp_path: Path) -> None:
+    """Rank 1's host takes 1.4 times as long for everything; a profiler does not tell them apart."""
+    job = traces.write_slower_host(tmp_path / "job", 1.4)
+    replay = JointReplay(*read_job(discover([job])))
+    first, second = (step_of(model) for model in replay.bases[0])
+    assert second / first == pytest.approx(1.4, rel=0.03)
+    assert [one.last for one in replay.simulate(Asked()).ranks] == [0.0, 1.0]
+
+
+def test_no_rank_takes_longer_by_itself_than_its_unprofiled_step(tmp_path: Path) -> None:
+    """In the capture rank 0's host takes 1 ms, rank 1's 1.4 ms; unprofiled it was 0.7 and 1.4."""
+    replay = JointReplay(*read_job(discover([traces.write_slower_host(tmp_path / "job", 1.4)])))
+    measured = [700_000, 1_400_000]
+    bases = joint_variants(replay.ranks, replay.low, replay.samples, max(measured), measured)
+    assert [step_of(model) for model in bases[0]] == pytest.approx(measured, rel=0.01)
+    longer = [1_400_000, 1_400_000]  # a rank that waits for the others takes as long as they do
+    bases = joint_variants(replay.ranks, replay.low, replay.samples, max(longer), longer)
+    assert [step_of(model) for model in bases[0]] == pytest.approx([1e6, 1.4e6], rel=0.03)

@@ -30,14 +30,18 @@ def write_job(
             begin = 1_000 + step * STEP_US + clock.get(rank, 0)
             own = GEMM_US + late.get(rank, 0)
             events += _step(step, begin, own, slowest, rank)
-        about = {
-            "schemaVersion": 1,
-            "baseTimeNanoseconds": BASE,
-            "deviceProperties": [{"id": 0, "name": "Synthetic GPU", "numSms": 132}],
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps({**about, "traceEvents": events}))
+        (folder / f"rank{rank}.json").write_text(_trace(rank, ranks, events))
     return folder
+
+
+def _trace(rank: int, ranks: int, events: list[dict[str, Any]]) -> str:
+    about = {
+        "schemaVersion": 1,
+        "baseTimeNanoseconds": BASE,
+        "deviceProperties": [{"id": 0, "name": "Synthetic GPU", "numSms": 132}],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
+    }
+    return json.dumps({**about, "traceEvents": events})
 
 
 def _step(step: int, begin: int, own: int, slowest: int, rank: int) -> list[dict[str, Any]]:
@@ -58,3 +62,40 @@ def _step(step: int, begin: int, own: int, slowest: int, rank: int) -> list[dict
              "correlation": correlation, "grid": [132, 1, 1], "block": [128, 1, 1]}},
         ]  # fmt: skip
     return events
+
+
+def write_slower_host(folder: Path, pace: float, steps: int = 6) -> Path:
+    """Two ranks whose GPUs wait for their hosts; on rank 1 all of the host takes ``pace`` longer.
+
+    In a step of 1 ms a call that does nothing (0.1 µs), a product and an all-reduce.
+    """
+    folder.mkdir(parents=True)
+    for rank, own in enumerate((1.0, pace)):
+        pid, end, events = 900 + rank, 0.0, list[dict[str, Any]]()
+        for step in range(steps):
+            begin, last = 1_000 + 1_000 * own * step, 1_000 + 1_000 * pace * step + 610 * pace
+            name = f"ProfilerStep#{step}"
+            events += [
+                _event("user_annotation", name, pid, begin, 999 * own),
+                _event("cuda_driver", "cuKernelGetName", pid, begin + 100 * own, 0.1 * own),
+            ]
+            for number, (kernel, length) in enumerate((("gemm", 20.0), (ALL_REDUCE, 50.0))):
+                called = begin + (200 + 400 * number) * own
+                correlation = {"correlation": 2 * step + number + 1}
+                start = max(called + 10 * own + 2, end)
+                end = start + length if number == 0 else max(start, last + 2) + length
+                about = {"device": 0, "context": 1, "stream": 7, "grid": [1, 1, 1], **correlation}
+                events += [
+                    _event("cuda_runtime", "cudaLaunchKernel", pid, called, 10 * own, correlation),
+                    _event("kernel", kernel, 0, start, end - start, about),
+                ]
+        (folder / f"rank{rank}.json").write_text(_trace(rank, 2, events))
+    return folder
+
+
+def _event(
+    category: str, name: str, pid: int, begin: float, length: float, about: Any = None
+) -> dict[str, Any]:
+    tid = about["stream"] if category == "kernel" else pid
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid,
+            "ts": begin, "dur": length, "args": about or {}}  # fmt: skip
