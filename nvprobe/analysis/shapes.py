@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nvprobe.attribution.labels import cut_out
+from nvprobe.attribution.text_bytes import cut_out
 from nvprobe.trace import NO_NAME, Column, Trace
 
 _SIZES = ", sizes = "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from nvprobe.attribution.names import clean_names
+from nvprobe.attribution.names import NO_TEXT, clean_names
 from nvprobe.errors import UsageError
 from tests.oracle import clean, clean_all
+from tests.unit.attribution.names_by_expression import names_and_numbers
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,39 @@ def test_numbers_in_the_middle_of_names(texts: list[str]) -> None:
     assert dict(zip(texts, zip(names, found.index.tolist(), strict=True), strict=True)) == {
         text: (name, index) for text, (name, index, _) in expected.items()
     }
+
+
+PIECES = [
+    *("step", "iter", "iteration", "Decode", "microBATCH", "request", "x", "layer", "\u017ftep"),
+    *(" ", "#", "=", ":", "_", "/", "-", ".", "\n", "\t", "(", "\u00e9", "\u212a", "k tokens"),
+    *("0", "7", "10", "0" * 17 + "4", "9" * 18, "1" * 19, "/10", " step 4", "iter=12 ", "#3"),
+]
+VARYING = st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 11))
+SHAPES = st.lists(st.one_of(st.sampled_from(PIECES), VARYING), max_size=8)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(SHAPES, st.integers(1, 8)), min_size=1, max_size=4))
+@example([(["iter ", (1, 0, 11), " #", (1, 0, 11)], 6), ([(1, 1, 11), " iter 3 (x)"], 3)])
+@example([(["3step ", (1, 0, 11), "step ", (2, 0, 11), " iter ", (0, 5, 11), ")"], 8)])
+@example([(["iter ", (1, 0, 2), " step ", "1" * 18, (1, 0, 11), ")"], 8)])
+def test_names_are_what_one_expression_a_rule_makes_of_them(
+    shapes: list[tuple[list[str | tuple[int, int, int]], int]],
+) -> None:
+    made = [
+        "".join(
+            one if isinstance(one, str) else str((one[0] * n + one[1]) % one[2]) for one in shape
+        )
+        for shape, count in shapes
+        for n in range(count)
+    ]
+    texts = [text for text in dict.fromkeys(made) if text.strip()]
+    found = clean_names(pa.array(texts, pa.string()))
+    names = found.names.take(pa.array(found.code)).to_pylist()
+    expected = names_and_numbers(texts) if texts else []
+    assert list(zip(names, found.index.tolist(), strict=True)) == [
+        (name if name.strip() else NO_TEXT, number) for name, number in expected
+    ]
 
 
 def test_masks_are_names_of_steps() -> None:
