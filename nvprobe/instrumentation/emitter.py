@@ -268,6 +268,9 @@ pop: Callable[[], object] = nothing
 """Close the innermost open range of this thread."""
 mark: Callable[[Label], object] = nothing
 """Write an instant."""
+own_push: Callable[[Label], object] = nothing
+"""The backend's own `push`, whatever stands around it; for who keeps its own account of ranges."""
+own_pop: Callable[[], object] = nothing
 _backend: Backend = "off"
 
 
@@ -278,7 +281,7 @@ def use(backend: Backend) -> None:
         UsageError: The name is none of ``nvtx``, ``record_function``, ``off``.
 
     """
-    global push, pop, mark, _backend
+    global push, pop, mark, own_push, own_pop, _backend
     if backend not in get_args(Backend):
         raise UsageError(f"emitter {backend!r}: use nvtx, record_function or off")
     _backend = backend
@@ -287,6 +290,7 @@ def use(backend: Backend) -> None:
         push, pop, mark = _open_scope, _close_scope, _mark_scope
     elif backend == "nvtx" and _live is not None:
         push, pop, mark = _live.push_range, _live.pop_range, _live.mark
+    own_push, own_pop = push, pop
 
 
 def backend() -> Backend:

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from nvprobe.instrumentation import awake, emitter, places, sidecar, torch_hooks
+from nvprobe.instrumentation import awake, emitter, places, sidecar, steps, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.emitter import Label
 from nvprobe.instrumentation.frames import UNCOUNTED, uncounted
@@ -109,8 +109,9 @@ _stay: set[type] = set()
 """Those whose calls count steps also while the instrumentation sleeps: roots'."""
 _wrapper_codes: dict[int, CodeType] = {}
 """By id: code that Dynamo has written may hold constants without a hash, and then has none."""
-_next_sequence: Callable[[], int] | None = None
-_local = threading.local()
+_rows = sidecar.Rows("module", COLUMNS)
+_next_sequence: Callable[[], int] = int
+"""This thread's next autograd sequence number; always 0 where torch does not say it."""
 
 
 def is_wrapper(code: CodeType) -> bool:
@@ -118,22 +119,13 @@ def is_wrapper(code: CodeType) -> bool:
     return id(code) in _wrapper_codes
 
 
-def thread_id() -> int:
-    """The operating system's id of this thread, asked for once."""
-    try:
-        known: int = _local.thread
-    except AttributeError:
-        known = _local.thread = threading.get_native_id()
-    return known
-
-
 def _template(original: Callable[..., Any], owner: type) -> FunctionType:
     """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
-    here, emit, side, now = sys.modules[__name__], emitter, sidecar, time.time_ns
+    here, emit, rows, now = sys.modules[__name__], emitter, _rows, time.time_ns
     instrumentation = awake
     key, record_type, call_root, compilation = KEY, Record, _call_root, compiling_module
     note, first_calls, every = places.called, places.FIRST_CALLS, places.EVERY
-    thread, columns = thread_id, COLUMNS
+    threads, end_step = steps.threads, steps.end
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The class's forward, inside a range where the module has a record."""
@@ -145,7 +137,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             record = find_root(self, owner) if find_root else None
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
-                if instrumentation.now and side.is_open():
+                if instrumentation.now and rows.append:
                     record.calls += 1
                     if record.calls <= first_calls or record.calls % every == 0:
                         note(record, None)
@@ -153,25 +145,29 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             return original(self, *args, **kwargs)
         if not instrumentation.now:
             return original(self, *args, **kwargs)
-        number = here._next_sequence if side.is_open() else None
-        if number is None:
-            emit.push(record.label)
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                emit.pop()
-        record.calls += 1
-        if record.calls <= first_calls or record.calls % every == 0:
-            note(record, record.within)
-        first, start = number(), now()
-        emit.push(record.label)
+        # No other Python frame from here on: of models by the thousand, each costs.
+        append = rows.append
+        if append is not None:
+            record.calls = calls = record.calls + 1
+            if calls <= first_calls or not calls % every:
+                note(record, record.within)
+                rows.limit()
+            number = here._next_sequence
+            first, start = number(), now()
+        thread = threads.here
+        thread.depth += 1  # as `steps` counts
+        emit.own_push(record.label)
         try:
-            return original(self, *args, **kwargs)
+            if kwargs or len(args) != 1:
+                return original(self, *args, **kwargs)
+            return original(self, args[0])  # the usual call, for less
         finally:
-            emit.pop()
-            last = number()
-            if last != first:
-                side.row("module", columns, (record, thread(), first, last, start, now()))
+            if thread.step_depth == thread.depth:
+                end_step()
+            thread.depth -= 1
+            emit.own_pop()
+            if append is not None and (last := number()) != first:
+                append((record, thread.id, first, last, start, now()))
 
     assert isinstance(forward, FunctionType)
     return forward
@@ -201,20 +197,20 @@ def call(
     if not awake.now:
         return original(module, *args, **kwargs)
     root_called(module, args, kwargs)
-    number = _next_sequence if sidecar.is_open() else None
-    first, start = (number(), time.time_ns()) if number else (0, 0)
+    first, start = _next_sequence(), time.time_ns()
     emitter.push(record.label)  # type: ignore[arg-type]
     try:
         return original(module, *args, **kwargs)
     finally:
         emitter.pop()
-        if number and (last := number()) != first:
+        if (last := _next_sequence()) != first:
             _log_call(record, first, last, start)
 
 
 def _log_call(record: Record, first: int, last: int, start: int) -> None:
     """Note which autograd nodes a call made: backward kernels are found by their number."""
-    sidecar.row("module", COLUMNS, (record, thread_id(), first, last, start, time.time_ns()))
+    thread = steps.threads.here.id
+    sidecar.row("module", COLUMNS, (record, thread, first, last, start, time.time_ns()))
 
 
 def _relocate(template: FunctionType, original: FunctionType) -> FunctionType:
@@ -326,7 +322,7 @@ def _prepare() -> None:
     """Once: find torch's functions and hide our frames from Dynamo."""
     global _next_sequence
     compiling_module.bind()
-    _next_sequence = torch_hooks.sequence_number()
+    _next_sequence = torch_hooks.sequence_number() or int
     ours = (torch_hooks, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 

@@ -59,6 +59,11 @@ class _File:
         self.columns: dict[str, tuple[str, ...]] = {}
         self.most_rows = MOST_HELD if awake.woken else ROWS_PER_LINE
 
+    def collected(self, kind: str, columns: tuple[str, ...]) -> deque[tuple[Any, ...]]:
+        """The rows of a kind that are not written yet."""
+        self.columns[kind] = columns  # first: another thread may write the rows at once
+        return self.rows.setdefault(kind, deque())
+
     def path(self) -> Path:
         """``sidecar.<rank>.<pid>.jsonl``; rank 0 outside a distributed job."""
         return self.folder / f"sidecar.{placement().rank or 0}.{os.getpid()}.jsonl"
@@ -112,6 +117,44 @@ def _nvtx_version() -> str | None:
 _file: _File | None = None
 
 
+class Rows:
+    """Rows of one kind from who has too many for a call of `row` each.
+
+    Attributes:
+        append: Takes the values of a row; None where nothing is written. Who appends calls `limit`
+            now and then.
+
+    """
+
+    __slots__ = ("append", "columns", "kind")
+    append: Callable[[tuple[Any, ...]], object] | None
+
+    def __init__(self, kind: str, columns: tuple[str, ...]) -> None:
+        self.kind, self.columns = kind, columns
+        _collectors.append(self)
+        self.follow(_file)
+
+    def follow(self, file: _File | None) -> None:
+        """Append to this file's rows from now on."""
+        self.append = None if file is None else file.collected(self.kind, self.columns).append
+
+    def limit(self) -> None:
+        """Write the rows if there are too many to keep."""
+        file = _file
+        if file is not None and len(file.rows[self.kind]) >= file.most_rows:
+            _flush_kind(file, self.kind)
+
+
+_collectors: list[Rows] = []
+
+
+def _use(file: _File | None) -> None:
+    global _file
+    _file = file
+    for one in _collectors:
+        one.follow(file)
+
+
 def is_open() -> bool:
     """Whether lines are written anywhere."""
     return _file is not None
@@ -126,7 +169,6 @@ def open(folder: str | os.PathLike[str] | None = None) -> Path | None:  # noqa: 
         The file's path, or None where no folder is named or it cannot be written.
 
     """
-    global _file
     if _file is not None:
         return _file.path()
     folder = folder or os.environ.get(FOLDER_VARIABLE)
@@ -138,7 +180,7 @@ def open(folder: str | os.PathLike[str] | None = None) -> Path | None:  # noqa: 
     except OSError as error:
         log.warning("no sidecar: %s", error)
         return None
-    _file = file
+    _use(file)
     awake.follow(_window_changes, _window_changes)
     clock()
     for listener in _listeners:
@@ -183,8 +225,7 @@ def row(kind: str, columns: tuple[str, ...], values: tuple[Any, ...]) -> None:
         return
     rows = file.rows.get(kind)
     if rows is None:
-        file.columns[kind] = columns  # first: another thread may write the rows at once
-        rows = file.rows.setdefault(kind, deque())
+        rows = file.collected(kind, columns)
     rows.append(values)
     if len(rows) >= file.most_rows:
         _flush_kind(file, kind)
@@ -231,7 +272,6 @@ def _flush_kind(file: _File, kind: str) -> None:
 
 def _append(file: _File, fields: dict[str, Any], limit: int) -> None:
     """Write a line unless the file is full; on an error close for good."""
-    global _file
     try:
         if file.written < limit:
             file.append(fields)
@@ -240,7 +280,7 @@ def _append(file: _File, fields: dict[str, Any], limit: int) -> None:
             file.append({"kind": "truncated", "unix_ns": time.time_ns(), "limit_bytes": LIMIT})
     except (OSError, ValueError, RecursionError) as error:
         log.debug("sidecar closed: %s", error)
-        _file = None
+        _use(None)
 
 
 def clock() -> None:
@@ -276,22 +316,21 @@ def clock() -> None:
 
 def close() -> None:
     """Write what is left and end the file."""
-    global _file
     flush()
     clock()
-    file, _file = _file, None
+    file = _file
+    _use(None)
     if file is not None and file.descriptor is not None:
         os.close(file.descriptor)
 
 
 def _after_fork() -> None:
     """Let a forked child begin its own file with its first line; the parent's rows stay its own."""
-    global _file
     if _file is None:
         return
     if _file.descriptor is not None:
         os.close(_file.descriptor)
-    _file = _File(_file.folder)
+    _use(_File(_file.folder))
 
 
 os.register_at_fork(after_in_child=_after_fork)

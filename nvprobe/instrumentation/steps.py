@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import threading
 import time
@@ -35,18 +36,27 @@ EXHAUSTED = emitter.label("data exhausted", Category.PHASE)
 """Marks a step whose wait found no batch (read by nvprobe.analysis.steps)."""
 
 
-class _Here(threading.local):
-    """The open step of the thread, and how deep it is in ranges."""
+class Thread:
+    """A thread: its open step, how deep it is in ranges, and the operating system's id of it."""
 
-    depth = 0
-    step_depth: int | None = None
-    index = 0
-    start_ns = 0
-    data_ns = 0
-    source = ""
+    __slots__ = ("data_ns", "depth", "id", "index", "source", "start_ns", "step_depth")
+
+    def __init__(self) -> None:
+        self.depth = self.index = self.start_ns = self.data_ns = 0
+        self.step_depth: int | None = None
+        self.source = ""
+        self.id = threading.get_native_id()
 
 
-_here = _Here()
+class _Threads(threading.local):
+    """One object per thread: an attribute of a `threading.local` costs four times one of it."""
+
+    def __init__(self) -> None:
+        self.here = Thread()
+
+
+threads = _Threads()
+"""``threads.here`` is the calling thread."""
 _listeners: list[Callable[[int], object]] = []
 _end_listeners: list[Callable[[int], object]] = []
 _restarts: list[Callable[[int], bool]] = []
@@ -55,9 +65,7 @@ _before = 0
 """Steps that had ended before anybody counted."""
 _last_clock = 0
 _counting = False
-"""Whether the emitter's verbs are those that count the depth, around the native ones."""
-_native_push: Callable[[Label], object] = emitter.push
-_native_pop: Callable[[], object] = emitter.pop
+"""Whether the emitter's verbs are those that count the depth, around the backend's own."""
 
 explicit = False
 """Whether the program marks its steps itself; then none are looked for."""
@@ -93,8 +101,9 @@ def forget() -> None:
     _restarts.clear()
     if _counting:
         _counting = False
-        emitter.push, emitter.pop = _native_push, _native_pop
-    _here.depth, _here.step_depth = 0, None
+        emitter.push, emitter.pop = emitter.own_push, emitter.own_pop
+    here = threads.here
+    here.depth, here.step_depth = 0, None
 
 
 def on_step_end(callback: Callable[[int], object]) -> None:
@@ -122,31 +131,22 @@ def _notify(listeners: list[Callable[[int], object]], done: int) -> None:
 
 
 def _push(label: Label) -> object:
-    _here.depth += 1
-    return _native_push(label)
+    threads.here.depth += 1
+    return emitter.own_push(label)
 
 
 def _pop() -> object:
-    here = _here
+    here = threads.here
     if here.step_depth == here.depth:
         end()  # this range began before the step: the step ends with it
     here.depth -= 1
-    return _native_pop()
-
-
-def _raw_push(label: Label) -> object:
-    return _native_push(label) if _counting else emitter.push(label)
-
-
-def _raw_pop() -> object:
-    return _native_pop() if _counting else emitter.pop()
+    return emitter.own_pop()
 
 
 def _count_depth() -> None:
     """From now on count ranges, where anybody listens."""
-    global _counting, _native_push, _native_pop
+    global _counting
     if not _counting and not emitter.silent():
-        _native_push, _native_pop = emitter.push, emitter.pop
         _counting = True
         emitter.push, emitter.pop = _push, _pop
         if torch_hooks.torch_loaded():
@@ -165,7 +165,7 @@ def begin(source: str) -> bool:
     """
     global _begun
     _count_depth()
-    here = _here
+    here = threads.here
     if here.step_depth is not None and not end():
         return False
     index, _begun = _begun, _begun + 1
@@ -173,19 +173,19 @@ def begin(source: str) -> bool:
     here.index, here.source, here.data_ns = index, source, 0
     here.start_ns = time.time_ns()
     here.depth += 1
-    _raw_push(emitter.label("step", Category.STEP, index))
+    emitter.own_push(emitter.label("step", Category.STEP, index))
     here.step_depth = here.depth
     return True
 
 
 def end() -> bool:
     """End this thread's step; False where a range opened inside it is still open."""
-    here = _here
+    here = threads.here
     if here.step_depth is None:
         return True
     if here.depth != here.step_depth:
         return False
-    _raw_pop()
+    emitter.own_pop()
     here.depth -= 1
     here.step_depth = None
     ended = time.time_ns()
@@ -199,7 +199,7 @@ def end_without_batch() -> None:
     global _begun
     emitter.push(EXHAUSTED)
     emitter.pop()
-    here = _here
+    here = threads.here
     here.source = "exhausted"
     if end() and _begun == here.index + 1:
         _begun = here.index
@@ -207,15 +207,15 @@ def end_without_batch() -> None:
 
 def is_open() -> bool:
     """Whether this thread is in a step."""
-    return _here.step_depth is not None
+    return threads.here.step_depth is not None
 
 
-def _write(here: _Here, ended: int) -> None:
+def _write(here: Thread, ended: int) -> None:
     """Write the step and all rows collected in it; the clock about once a second."""
     global _last_clock
     if not sidecar.is_open():
         return
-    row = (here.index, threading.get_native_id(), here.start_ns, ended, here.data_ns, here.source)
+    row = (here.index, here.id, here.start_ns, ended, here.data_ns, here.source)
     sidecar.row("step", COLUMNS, row)
     sidecar.step_ended()
     if ended - _last_clock >= CLOCK_EVERY_NS:
@@ -225,7 +225,7 @@ def _write(here: _Here, ended: int) -> None:
 
 def note_data(waited_ns: int) -> None:
     """Add to the time this step waited for data."""
-    _here.data_ns += waited_ns
+    threads.here.data_ns += waited_ns
 
 
 def _mark_explicit() -> None:
@@ -361,4 +361,10 @@ def _wait(iterator: Iterator[Item]) -> Item:
     return wait_for(iterator.__next__)
 
 
+def _after_fork() -> None:
+    """The one thread of a forked child has another id."""
+    threads.here.id = threading.get_native_id()
+
+
 atexit.register(end)
+os.register_at_fork(after_in_child=_after_fork)
