@@ -200,6 +200,8 @@ def _becoming_distributed(original: Callable[..., Any], /, *args: Any, **kwargs:
 def _next_step(_done: int) -> None:
     """Between steps: each line is to be marked once more."""
     global _full_steps
+    if not awake.now:
+        return
     _full_steps -= 1
     if _full_steps == 0 and _hooks.active and awake.woken:
         _end()

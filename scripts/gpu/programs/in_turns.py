@@ -66,6 +66,7 @@ def rounds(
         mixed.shuffle(ways)
         for way in ways:
             way()
+            gc.collect()  # what a change leaves behind is no cost of the steps after it
             for _ in range(LEAD):
                 step()
             synchronize()
