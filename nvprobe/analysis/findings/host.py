@@ -38,11 +38,7 @@ def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Find
     """
     if not evidence.idle_trusted or not evidence.repeats:
         return
-    idle = evidence.idle(*HOST_LATE)
-    explained = np.zeros(len(idle), np.int64)
-    for one in specific:
-        explained = explained if one.idle is None else np.maximum(explained, one.idle)
-    idle = np.maximum(idle - explained, 0)
+    idle = unexplained(evidence, specific)
     path, kernels = _launches(evidence, idle)
     if not kernels.any():
         kernels = _graph_launches(evidence, path)
@@ -50,11 +46,20 @@ def host_bound(evidence: Evidence, specific: Sequence[Finding]) -> Iterator[Find
     if not kernels.any():
         return
     if facts["host_ns_per_launch"] > LAUNCH_NS or facts["launches_per_step"] < FEW_LAUNCHES:
-        yield from _own_work(evidence, idle, path, kernels, facts)
+        yield from _few_launches(evidence, idle, path, kernels, facts)
         return
     pauses = np.minimum(idle, _in_pauses(evidence, len(idle)))
     yield from _slow_launches(evidence, idle - pauses)
     yield from _pauses(evidence, pauses)
+
+
+def unexplained(evidence: Evidence, specific: Sequence[Finding]) -> Column:
+    """Idle ns per path for which the host is late, without what other findings explain."""
+    idle = evidence.idle(*HOST_LATE)
+    explained = np.zeros(len(idle), np.int64)
+    for one in specific:
+        explained = explained if one.idle is None else np.maximum(explained, one.idle)
+    return np.maximum(idle - explained, 0)
 
 
 def _launches(evidence: Evidence, idle: Column) -> tuple[int, Column]:
@@ -95,7 +100,7 @@ def _facts(evidence: Evidence, idle: Column, path: int, kernels: Column) -> dict
     }
 
 
-def _own_work(
+def _few_launches(
     evidence: Evidence, idle: Column, path: int, kernels: Column, facts: dict[str, int | float]
 ) -> Iterator[Finding]:
     """Few launches, or much between them."""
@@ -103,8 +108,8 @@ def _own_work(
     if total < PLAIN * evidence.window_ns:
         return
     pauses = int(np.minimum(idle, _in_pauses(evidence, len(idle))).sum())
-    before = _before(evidence, path, _after_pauses(evidence)) if 2 * pauses >= total else ""
-    yield _work(
+    before = place_before(evidence, path, _after_pauses(evidence)) if 2 * pauses >= total else ""
+    yield own_work(
         evidence, path,
         f"The GPU waits {duration(total // len(evidence.steady))} per step for the host's own work "
         f"in {_named(evidence, path)}{before}",
@@ -142,10 +147,10 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     if total < PLAIN * evidence.window_ns or 2 * len(paused) <= steps:
         return
     path, ops = common_path(evidence.attribution.paths, idle), _after_pauses(evidence)
-    before = _before(evidence, path, ops)
+    before = place_before(evidence, path, ops)
     operator = main_operator(evidence.attribution.paths, idle)
     doing = f"{operator} in" if operator else "the host's own work in"
-    yield _work(
+    yield own_work(
         evidence, path,
         f"The GPU waits {duration(total // len(paused))} per step for {doing} "
         f"{_named(evidence, path)}{before}",
@@ -156,7 +161,7 @@ def _pauses(evidence: Evidence, idle: Column) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _before(evidence: Evidence, path: int, ops: Column) -> str:
+def place_before(evidence: Evidence, path: int, ops: Column) -> str:
     """``, before step/h2d``: where the ops are that ended the pauses; nothing for ``path``."""
     spent = np.zeros(len(evidence.attribution.paths.parent) + 1, np.int64)
     np.add.at(spent, evidence.attribution.owner[ops], 1)
@@ -164,7 +169,7 @@ def _before(evidence: Evidence, path: int, ops: Column) -> str:
     return f", before {_named(evidence, following)}" if following not in (path, -1) else ""
 
 
-def _work(
+def own_work(
     evidence: Evidence, path: int, title: str, total: int, facts: Mapping[str, Value], ops: Column
 ) -> Finding:
     """What the host does is not known, so nothing of it is sure to be saved."""

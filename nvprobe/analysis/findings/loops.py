@@ -10,7 +10,7 @@ from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.replay.edits.launches import fuse_loop
-from nvprobe.analysis.replay.edits.waits import merge_uploads
+from nvprobe.analysis.replay.edits.waits import between_reads, merge_uploads
 from nvprobe.analysis.replay.model import NOTHING
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
@@ -145,7 +145,7 @@ def _passes(paths: PathTable) -> Column:
 
 
 def small_uploads(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
-    """Many small copies to the GPU per step, in one path.
+    """Many small copies to the GPU per step, in one path, with no read between them.
 
     Where collectives are launched, too, they are the work of a library that shards the model.
     """
@@ -154,6 +154,7 @@ def small_uploads(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     owner = evidence.attribution.owner[op]
     program = np.append(program_paths(paths), -1)[owner]
     collective = evidence.classes.activity[op] == Activity.COMMUNICATION
+    uploads &= _several(uploads, between_reads(sample)[sample.model.ops.event])
     for path in np.setdiff1d(program[uploads], program[collective]).tolist():
         mine = uploads & (program == path)
         rows = op[mine]
@@ -186,3 +187,9 @@ def small_uploads(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
             ),
             Proposal(merge_uploads(sample, mine), 0.9),
         )
+
+
+def _several(uploads: Column, stretch: Column) -> Column:
+    """Bool per op: in a ``stretch`` (a number per op) with enough uploads to put together."""
+    count = np.bincount(stretch[uploads], minlength=int(stretch.max(initial=0)) + 1)
+    return np.asarray(count[stretch] >= UPLOADS)

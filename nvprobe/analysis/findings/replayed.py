@@ -21,6 +21,7 @@ from nvprobe.analysis.findings.gradients import dense_gradients, zeroed_gradient
 from nvprobe.analysis.findings.habits import habits
 from nvprobe.analysis.findings.loops import Proposed, launch_loops, small_uploads
 from nvprobe.analysis.findings.model import Evidence, Finding, StepSaving
+from nvprobe.analysis.findings.pauses import host_pauses
 from nvprobe.analysis.findings.program import program
 from nvprobe.analysis.findings.repeats import products_in_a_row, repeated_modules
 from nvprobe.analysis.findings.selection import selections
@@ -88,6 +89,7 @@ def replayed(
     others = [one for one in found if id(one) not in weighed]
     for finder in FINDERS:
         proposed += finder(evidence, few)
+    proposed += host_pauses(evidence, few, found)
     savings = search(by.models, [p for _, p in proposed], 1 if few.is_long else None)
     place = {one.proposal: number for number, one in enumerate(savings)}
     out = [_with_saving(evidence, proposed[one.proposal][0], one, by, place) for one in savings]

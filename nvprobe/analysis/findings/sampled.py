@@ -85,6 +85,10 @@ class Sampled:
         """Bool per event: in a path with a range named so (RE2), or below it; of some kinds."""
         return np.append(self._inside(pattern, *kinds), False)[self.sample.path]
 
+    def gap_below(self, pattern: str, *kinds: Kind) -> Column:
+        """The same for the gap before an event: where the host is half-way through it."""
+        return np.append(self._inside(pattern, *kinds), False)[self.sample.gap_path]
+
     @cached_property
     def recomputed(self) -> Column:
         """Bool per event: in a module that is called inside a backward pass."""

@@ -174,6 +174,64 @@ def test_many_small_copies() -> None:
     assert "small_copies" not in ids(lambda scene: uploads(scene, 4))
 
 
+def rollout(scene: Scene, pause: int, turns: int = 10) -> None:
+    """What is sent depends on what was read, and the host works out what."""
+    for _ in range(turns):
+        scene.host(pause)
+        scene.inside("h2d", lambda: scene.upload(2 * US, pageable=True) and None)
+        for _ in range(4):
+            scene.launch(CUSTOM, 10 * US)
+        scene.item()
+
+    def launches() -> None:
+        for _ in range(60):
+            scene.host(20 * US)
+            scene.launch(CUSTOM, 10 * US)
+
+    scene.inside("forward", launches)
+
+
+def test_copies_with_reads_between_them_cannot_be_one() -> None:
+    assert "small_copies" not in ids(lambda scene: rollout(scene, 20 * US))
+
+
+def test_work_of_the_host_between_copies_is_not_saved_by_one_copy() -> None:
+    def sent_one_by_one(scene: Scene) -> None:
+        for _ in range(10):
+            scene.host(500 * US)
+            scene.upload(2 * US, pageable=True)
+        work(scene, 300 * US)
+
+    found = {one.id: one for one in analyzed(sent_one_by_one).findings or ()}
+    copies, pauses = found["small_copies"].step_saving, found["host_work"].step_saving
+    assert copies is not None
+    assert pauses is not None
+    assert copies.mid < 25 < pauses.mid
+
+
+def test_pauses_of_less_than_two_milliseconds_that_come_back_in_each_step() -> None:
+    found = analyzed(lambda scene: rollout(scene, 600 * US)).findings or ()
+    assert found[0].id == "host_work"
+    assert found[0].evidence["pauses_per_step"] == 10
+    assert found[0].step_saving is not None
+    assert found[0].step_saving.mid > 50
+
+
+def passes(scene: Scene) -> None:
+    """The same pauses inside of passes, where torch itself takes its time."""
+    for name in ("forward", "backward", "optimizer"):
+        scene.inside(name, lambda: rollout(scene, 600 * US, turns=3))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [lambda scene: rollout(scene, 300 * US), lambda scene: rollout(scene, 450 * US, 1), passes],
+    ids=["short", "one beside many launches", "in passes"],
+)
+def test_what_is_no_work_of_the_host_s_own(body: Callable[[Scene], None]) -> None:
+    assert "host_work" not in ids(body)
+
+
 def masked(scene: Scene, ahead: int = 0) -> None:
     if ahead:
         work(scene, ahead)

@@ -18,6 +18,8 @@ READY_NS = 20_000
 """The host takes a batch that is ready."""
 INPUT_GAP_NS = 50_000
 PAUSE_NS = 100_000
+DISPATCH_NS = 100_000
+"""Sending one tensor takes the host no longer; the rest of a gap is something else."""
 TURNS = 4
 """So many selections close together are turns of a loop."""
 BESIDE = 0.2
@@ -109,20 +111,38 @@ def async_upload(sample: Sample, ops: Column) -> Edit:
 
 
 def merge_uploads(sample: Sample, ops: Column) -> Edit:
-    """Many small uploads of a step in one. Low: half of the work around each remains."""
+    """Small uploads with no read between them in one. Low: half of the work around each remains.
+
+    What the host does before an upload beyond sending it is something else, and remains.
+    """
     events = _events(sample, ops)
-    rows = np.flatnonzero(events)
-    step = sample.step[rows]
+    stretch = between_reads(sample)[events]
     size = np.zeros(len(events))
     np.add.at(size, sample.model.ops.event[ops], _ops(sample).bytes[sample.op[ops]])
-    total = np.bincount(step, weights=size[rows]) / PINNED_BYTES_NS + COPY_NS
-    total = total[np.unique(step)]
+    _, place = np.unique(stretch, return_inverse=True)
+    total = np.bincount(place, weights=size[events]) / PINNED_BYTES_NS + COPY_NS
 
     def edit(model: Model, level: Level) -> None:
+        gap = model.events.gap
+        other = np.where(events, np.maximum(gap - DISPATCH_NS, 0), 0)
+        gap -= other
         unwait(model, events)
-        merge(model, events, step, 0.5 if level == Level.LOW else 0.0, total)
+        merge(model, events, stretch, 0.5 if level == Level.LOW else 0.0, total)
+        gap += other
 
     return edit
+
+
+def between_reads(sample: Sample) -> Column:
+    """A number per event: the same from one step's begin, or wait for a read, to the next one.
+
+    What is sent after a value was read may depend on it.
+    """
+    e, ops = sample.model.events, _ops(sample)
+    read = np.zeros(len(e), bool)
+    read[sample.model.ops.event[ops.copy_kind[sample.op] == DEVICE_TO_HOST]] = True
+    waits = (e.awaits != NOTHING) & (read | np.append(False, read[:-1]))
+    return np.cumsum(waits | (e.kind == EventKind.STEP))
 
 
 def overlap_upload(sample: Sample, ops: Column) -> Edit:
