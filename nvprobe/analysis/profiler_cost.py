@@ -100,7 +100,7 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
     records = _records(evidence, rows)
     costs = measured.costs if measured else DEFAULT_COSTS
     profiled, busy = _elapsed(evidence, rows), _busy(evidence, rows)
-    if measured and measured.window:
+    if measured and measured.window and measured.window.steps <= len(rows):  # else some left out
         profiled = measured.window.step_ns
     if measured and measured.bare:
         source: Literal["measured", "estimated"] = "measured"

@@ -35,7 +35,7 @@ _PAUSE = 5
 _LEAST_PAUSE_NS = 1_000_000
 _EQUAL = 0.9
 """Share of kernels that are the same one period later."""
-_TRAINS = (
+TRAINS = (
     r"(?i)(?:^|[./:])(?:optim(?:izer)?(?:_step)?$|optimizer\.|backward$)|Backward\d+$"
     r"|^autograd::engine"
 )
@@ -213,7 +213,7 @@ class _Process:
         paths = self.attribution.paths
         used = np.unique(tree.path[(ranges.process == self.process) & (tree.path >= 0)])
         names = paths.names.take(pa.array(np.unique(paths.name[used])))
-        return bool(pc.any(pc.match_substring_regex(names, _TRAINS)).as_py())
+        return bool(pc.any(pc.match_substring_regex(names, TRAINS)).as_py())
 
     def _anchored(self, rows: Column, found_by: FoundBy) -> Iterator[_Borders]:
         """Borders at the ranges of one path and thread: that with most time, then the earliest."""

@@ -1,9 +1,9 @@
 """The processes of a program that use a GPU, and which of them were recorded.
 
 An engine's workers are what goes missing most often. So the processes below the launch are looked
-at while they run: one that has mapped the CUDA driver and opened a device uses the GPU. Compilers'
-helpers only map it, and a worker forked from a program that uses the GPU only inherits what that
-has open: CUDA does not work there.
+at while they run: one that has mapped the CUDA driver and opened a device uses the GPU. A worker
+forked from a program that uses the GPU only inherits what that has open: CUDA does not work there.
+Inductor's compile workers run nothing of the program's on it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ DRIVER = "libcuda.so"
 """What a process that uses CUDA has mapped."""
 DEVICES = ("/dev/nvidia", "/dev/dxg", "/dev/nvhost", "/dev/nvmap")
 """How the devices begin that it has open: of a server, under Windows' Linux, on Jetson."""
+COMPILER = "compile_worker"
+"""What the command line of Inductor's compile workers has."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class GpuProcesses:
     def look(self) -> None:
         """Look at the processes that run now."""
         for one in proc.descendants(self.of):
-            if one.pid not in self.seen and not proc.is_of_nsys(one.pid) and self._uses(one):
+            if one.pid in self.seen or proc.is_of_nsys(one.pid) or not self._uses(one):
+                continue
+            if COMPILER not in " ".join(_command(one.pid)):
                 self.seen[one.pid] = GpuProcess(one.pid, _title(one.pid), _forked(one))
 
     def _uses(self, one: proc.Process) -> bool:
@@ -88,13 +92,18 @@ def _remedy(process: GpuProcess) -> str:
 
 def _title(pid: int) -> str:
     """The first words of a command line, or the title that stands in its place."""
+    text = " ".join(_command(pid))
+    first = [Path(word).name if word.startswith("/") else word for word in text.split()]
+    return " ".join(first)[:60] or "?"
+
+
+def _command(pid: int) -> list[str]:
+    """The words of a process's command line; none of one that is gone."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return "?"
-    text = " ".join(word.decode("utf-8", "replace") for word in words if word)
-    first = [Path(word).name if word.startswith("/") else word for word in text.split()]
-    return " ".join(first)[:60] or "?"
+        return []
+    return [word.decode("utf-8", "replace") for word in words if word]
 
 
 def _forked(process: proc.Process) -> bool:

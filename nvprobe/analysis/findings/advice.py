@@ -54,10 +54,17 @@ def _as_it_is(finding: Finding, known: Program) -> _Advice:
 def _launches(finding: Finding, known: Program) -> _Advice:
     """Fewer, cheaper launches: a CUDA graph only where nothing is in its way."""
     graph = "capture the step in a CUDA graph (torch.cuda.CUDAGraph, make_graphed_callables)"
-    larger = "larger batches; foreach or fused optimizers"
-    if known.accumulates:
-        larger = "fewer, larger micro-batches; foreach or fused optimizers"
+    larger = "fewer, larger micro-batches" if known.accumulates else "larger batches"
+    if known.trains:
+        larger += "; foreach or fused optimizers"
     return (_compiling(known), *([graph] if known.graphs else []), larger)
+
+
+def _fusing(finding: Finding, known: Program) -> _Advice:
+    """Optimizers only where something trains."""
+    if known.trains:
+        return finding.advice
+    return (finding.advice[0], "fused versions of norms and activations")
 
 
 def _compiling(known: Program) -> str:
@@ -169,6 +176,7 @@ _FOR_ALL: dict[str, Callable[[Finding, Program], _Advice]] = {
     "implicit_sync": _reads,
     "input_wait": _input,
     "launch_bound": _launches,
+    "elementwise_chain": _fusing,
     "exposed_communication": _communication,
 }
 _TRAINERS: dict[str, dict[str, _Advice]] = {

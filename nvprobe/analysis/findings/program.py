@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import Evidence
 from nvprobe.analysis.kernels.classes import Activity
 from nvprobe.analysis.path_quantities import host_times
+from nvprobe.analysis.units import TRAINS
 from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind
 from nvprobe.trace import OpKind, Trace
@@ -45,6 +47,8 @@ class Program:
     """Some of it is compiled by torch.compile."""
     replays: bool = False
     """Some of it is launched as CUDA graphs already."""
+    trains: bool = True
+    """Ranges speak of a backward pass or an optimizer, or nvprobe was not there to make these."""
     passes: int = 1
     """Backward passes of an optimizer step: with two or more, gradients accumulate."""
 
@@ -75,6 +79,8 @@ def program(evidence: Evidence) -> Program:
         replays=bool(
             (evidence.ops.graph_node != 0).any() or (evidence.ops.kind == OpKind.GRAPH).any()
         ),
+        trains=not trace.sidecar.recorded
+        or bool(pc.any(pc.match_substring_regex(paths.names, TRAINS)).as_py()),
         passes=_passes(evidence),
     )
 

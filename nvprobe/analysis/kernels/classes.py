@@ -91,6 +91,8 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("gemm", r"splitKreduce|fused_moe_kernel|grouped_mm|cublasLt::epilogue|epilogue::impl"),
     ("gemm", r"_w8a8_|_scaled_mm|gptq|awq|cutlass.*(device_kernel|Universal)"),
     # optimizers: foreach and fused ones, Apex, bitsandbytes, DeepSpeed
+    # torch's copies of lists: inputs of CUDA graphs, shards of parameters
+    ("layout", r"multi_tensor_apply_kernel<.*UnaryOpFunctor<.*::Copy<"),
     ("optimizer", r"(?i)multi_tensor_apply|fused_?adam|fused_?sgd|adamw?_(kernel|cuda)|_lamb_"),
     ("optimizer", r"kOptimizer|amp_(update|non_finite|foreach)|^multi_tensor"),
     # indexing: ATen, FBGEMM
@@ -140,6 +142,8 @@ PRECISIONS: tuple[tuple[str | None, bool | None, str], ...] = (
     ("fp16", True, r"(fp16|f16)_[hs]\d+\w*gemm|[hs]\d+\w*gemm_(fp16|f16)|h(884|1688|16816)"),
     ("tf32", True, r"tensorop_s1688|_s1688(gemm|fprop|dgrad|wgrad)|s\d+x\d+x\d+tf32"),
     # FlashAttention and cuDNN's attention run on tensor cores in half precisions
+    # the latter's names say f16 of bfloat16 as well
+    (None, True, r"^cudnn_generated_\w*sdpa\w*_f16_"),
     ("bf16", True, r"(?i)(flash_|flash::|fmha).*(bfloat16|bf16)"),
     ("fp16", True, r"(?i)(flash_|flash::|fmha).*(half_t|f16)"),
     (None, True, r"(?i)tensorop|wmma|wgmma|hmma|tcgen05|umma"),

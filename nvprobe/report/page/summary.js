@@ -44,7 +44,7 @@ function leftOut() {
   if (!page.document.left_out) return null;
   const here = "left_out";
   return element("p", { class: "note counted" }, "Counted: the steady steps. Left out: ", field([here, "start_ns"], "ns"), " before the first step, ",
-    field([here, "warmup_steps"], "count"), " steps that had not settled (", field([here, "warmup_ns"], "ns"), "), ", field([here, "end_ns"], "ns"), " after the last one.");
+    field([here, "warmup_steps"], "count"), page.document.left_out.warmup_steps === 1 ? " step that had not settled (" : " steps that had not settled (", field([here, "warmup_ns"], "ns"), "), ", field([here, "end_ns"], "ns"), " after the last one.");
 }
 
 /** @param {Child} title @param {HTMLElement} figure @param {Child[]} rest */

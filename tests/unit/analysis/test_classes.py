@@ -112,7 +112,7 @@ NAMES = [
     ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)",
      "attention", "fp32", None),
     ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", "attention",
-     "fp16", True),
+     None, True),
     ("kernel_unified_attention_2d", "attention", None, None),
     ("void vllm::paged_attention_v2_kernel<__nv_bfloat16, 128>(T1)", "attention", "bf16", None),
     ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::Params<__half>>(T1)",
@@ -166,6 +166,8 @@ NAMES = [
     # optimizer
     (MT + "FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>(T1)", "optimizer",
      None, None),
+    (MT + "TensorListMetadata<2>, at::native::UnaryOpFunctor<long, 2, 1, 1>, "
+     "at::native::Copy<long, long>>(T1)", "layout", None, None),
     (MT + "TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float>>(T1)", "optimizer",
      None, None),
     # communication

@@ -15,7 +15,7 @@ from nvprobe.analysis.shapes import range_shapes
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.gaps import device_use
 from nvprobe.attribution import attribute
-from nvprobe.trace import Trace
+from nvprobe.trace import Sidecar, Trace
 from tests.unit.analysis.scenes import ADD, Scene, loop
 from tests.unit.analysis.test_code_places import place, traced
 
@@ -193,3 +193,13 @@ def test_shards_and_replicas_are_known_by_their_ranges() -> None:
     roots = dataclasses.replace(trace.sidecar, roots=("DistributedDataParallel",))
     found = program(evidence_of(dataclasses.replace(trace, sidecar=roots)))
     assert (found.replicated, found.sharding, found.collectives) == (True, None, False)
+
+
+def test_optimizers_only_where_something_trains() -> None:
+    for kind in ("launch_bound", "elementwise_chain"):
+        assert "optimizers" not in said(kind, Program(trains=False))
+    assert "optimizers" in said("launch_bound", Program())
+    decodes = loop(lambda scene: scene.launch(ADD, 5 * US))
+    assert program(evidence_of(decodes.trace())).trains, "no hooks that would name an optimizer"
+    hooked = dataclasses.replace(decodes.trace(), sidecar=Sidecar())
+    assert not program(evidence_of(hooked)).trains

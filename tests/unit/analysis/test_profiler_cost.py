@@ -101,7 +101,7 @@ def test_marks_of_synchronizations_and_nodes_of_graphs_cost_too() -> None:
 
 
 def test_a_measured_step_and_the_idle_time_that_is_the_profilers() -> None:
-    profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(3 * MS, None, 5, 1))
+    profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(3 * MS, None, 4, 1))
     analysis = analysis_of(loop(body), profiling=profiling)
     cost = cost_of(analysis)
     assert (cost.source, cost.profiled_ns, cost.unprofiled_ns) == ("measured", 3 * MS, 2 * MS)
@@ -111,6 +111,13 @@ def test_a_measured_step_and_the_idle_time_that_is_the_profilers() -> None:
     assert line(analysis) == (
         "; 2.00 ms ± 100 µs unprofiled; 50% of its idle time (2.00 ms) is the profiler's"
     )
+
+
+def test_the_step_with_the_profiler_is_of_the_steps_reported() -> None:
+    """The window's own time has its warm-up."""
+    profiling = told(StepTime(2 * MS, 100_000, 10, 2), StepTime(30 * MS, None, 9, 1))
+    analysis = analysis_of(loop(body), profiling=profiling)
+    assert cost_of(analysis).profiled_ns == np.median(np.diff(analysis.steps.start))
 
 
 def test_what_nsys_adds_to_the_nodes_of_graphs_while_it_does_not_record_is_taken_out() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
@@ -79,6 +80,19 @@ def test_processes_that_use_no_gpu_are_not_listed(device: str) -> None:
 def test_a_process_that_only_maps_the_driver_uses_no_gpu(device: str) -> None:
     with started("fork", ""):
         assert not looked(MAPPED, device).seen
+
+
+def test_compile_workers_are_not_listed(tmp_path: Path, device: str) -> None:
+    """They open the GPU to ask what it is, and would be missing from every capture."""
+    program = tmp_path / "compile_worker" / "__main__.py"
+    program.parent.mkdir()
+    program.write_text("import sys; file = open(sys.argv[1]); print(1, flush=True); input()")
+    command = [sys.executable, str(program), device]
+    with subprocess.Popen(command, stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid not in looked(MAPPED, device).seen
+        process.kill()
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
