@@ -104,6 +104,7 @@ def _compared(
     """Find the captures, summarize each, and compare them."""
     from nvprobe.ranks.discovery import discover
     from nvprobe.ranks.job import job, of_job
+    from nvprobe.ranks.likeness import likenesses
     from nvprobe.ranks.roster import one_job
     from nvprobe.ranks.run import map_locally, map_on_cluster
 
@@ -121,9 +122,10 @@ def _compared(
         else:
             mapped = map_locally(sources, summaries, jobs=jobs, done=done)
         stage("comparing ranks")
-        ranks = [one for result in mapped for one in result.summaries()]
+        read = [(one, result.source) for result in mapped for one in result.summaries()]
         failed = [one.failed for one in mapped if one.failed is not None]
-        if not ranks:
+        if not read:
             raise InputError(failed[0].error)
-        compared = job(ranks)
-        return compared, of_job(compared, failed)
+        compared = job([one for one, _ in read])
+        late = likenesses(compared, {one.identity: source for one, source in read})
+        return compared, of_job(compared, failed, late)

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
-from nvprobe.ranks.document import Document
+from nvprobe.ranks.document import Document, Finding
 from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import percent, plain, size, time
 from nvprobe.report.console.tables import more, names, numbers, table, words
@@ -63,6 +63,9 @@ def _ranks(found: Document, rows: int, width: int) -> RenderableType:
     return Group(listed, *more(len(order) - len(shown), "rank", "--json"), Text(note, "dim"))
 
 
+_REPLAYED = ("least", "saves", "most")
+
+
 def _findings(found: Document, _: int, __: int) -> Text | None:
     if not found.findings:
         return None
@@ -78,10 +81,22 @@ def _findings(found: Document, _: int, __: int) -> Text | None:
         own, usual = one.evidence.get("own_ns"), one.evidence.get("usual_ns")
         if isinstance(own, int) and isinstance(usual, int):
             out.append(f"    {time(own)} per step, the others {time(usual)}\n")
+        out.append(_replayed(one))
         for advice in one.try_[:2]:
             out.append(f"    try: {advice}\n")
     out.rstrip()
     return out
+
+
+def _replayed(one: Finding) -> str:
+    """What replay says of a late rank, in a line."""
+    least, expected, most = (one.evidence.get(f"replayed_{key}_ns") for key in _REPLAYED)
+    if not (isinstance(least, int) and isinstance(expected, int) and isinstance(most, int)):
+        return ""
+    said = f"    if it did what rank {one.evidence['replayed_like_rank']} does, a step is by replay"
+    if one.saves_ns is None:
+        return f"{said} no shorter\n"
+    return f"{said} {time(expected)} shorter, between {time(least)} and {time(most)}\n"
 
 
 def _collectives(found: Document, rows: int, width: int) -> RenderableType | None:

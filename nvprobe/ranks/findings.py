@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from nvprobe.ranks.late_findings import (
 
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
+    from nvprobe.ranks.likeness import Likeness
 
 
 _NOTABLE = 0.02
@@ -42,6 +43,8 @@ class Facts:
     collectives: list[Collective]
     stragglers: list[Straggler]
     differences: list[Difference]
+    likenesses: Mapping[int, Likeness] = field(default_factory=dict)
+    """Of late ranks by number: the step if they did what another one does."""
 
     @property
     def unit(self) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from nvprobe.ranks.stragglers import (
 from nvprobe.ranks.summary import Summary
 from nvprobe.trace import Column
 from nvprobe.version import __version__
+
+if TYPE_CHECKING:
+    from nvprobe.ranks.likeness import Likeness
 
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no member can leave before all have arrived."""
@@ -168,12 +172,16 @@ def reduced(found: Sequence[Summary], failed: Sequence[document.Failed] = ()) ->
     return of_job(job(found), failed)
 
 
-def of_job(found: Job, failed: Sequence[document.Failed] = ()) -> document.Document:
-    """The document of a job that is reduced already."""
+def of_job(
+    found: Job,
+    failed: Sequence[document.Failed] = (),
+    likenesses: Mapping[int, Likeness] | None = None,
+) -> document.Document:
+    """The document of a job that is reduced already; ``likenesses``: of late ranks, replayed."""
     groups, collectives = communication.tables(found)
     late = _stragglers(found)
     differs = differences(found.roster.ranks)
-    facts = findings.Facts(found, groups, collectives, late, differs)
+    facts = findings.Facts(found, groups, collectives, late, differs, likenesses or {})
     return document.Document(
         schema=document.SCHEMA,
         nvprobe=__version__,

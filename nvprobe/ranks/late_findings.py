@@ -56,6 +56,9 @@ def _own_work(facts: Facts, one: Straggler) -> str:
         f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others"
         f"{f', in {short_path(one.path, 40)}' if one.path else ''}"
     )
+    like = facts.likenesses.get(one.rank)
+    if like is not None and like.gains:
+        return f"{said}; by replay it costs the job {duration(like.bounds_ns[1])} per step"
     if facts.job.behind:
         return f"{said}; nobody waits for it here: {without_reason(facts, facts.job.behind[0])}"
     if any(other.seen_in != one.seen_in for other in facts.stragglers):
@@ -107,6 +110,7 @@ def late_findings(facts: Facts) -> Iterator[Finding]:
                 "usual_ns": one.usual_ns,
                 "clock_error_ns": facts.job.clocks.error_ns,
                 "waiting_ranks": len(facts.job.numbers) - 1,
+                **_replayed(facts, one),
             },
             saves_ns=_saving(facts, one, alone),
             try_=_try(facts, one),
@@ -126,15 +130,30 @@ def _try(facts: Facts, one: Straggler) -> list[str]:
     return [advice[0], f"nvprobe simulate of the job with {options} predicts the step without it"]
 
 
+def _replayed(facts: Facts, one: Straggler) -> dict[str, int | None]:
+    """What replay says of the rank, where it was replayed and calibrations agree."""
+    like = facts.likenesses.get(one.rank)
+    if like is None or like.gains is None:
+        return {}
+    keys = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
+    return {"replayed_like_rank": like.other, **dict(zip(keys, like.bounds_ns, strict=True))}
+
+
 def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
-    """At most what this rank is later than the next one, per typical step."""
-    job = facts.job
-    if facts.unit != "step" or one.seen_in == "GPU work":
+    """At most what this rank is later than the next one, per typical step, or what replay gives.
+
+    Nothing where by replay the job may gain nothing.
+    """
+    job, like = facts.job, facts.likenesses.get(one.rank)
+    if facts.unit != "step" or (like is not None and not like.gains):
         return None
+    expected = 0 if like is None else like.bounds_ns[1]
+    if one.seen_in == "GPU work":
+        return None if like is None else max(one.late_ns, expected)
     if one.seen_in == "host time" or not alone.size:
         return one.late_ns
     row = job.numbers.index(one.rank)
-    return min(max(int(typical(alone[row][None, :])[0]), 0), one.late_ns)
+    return max(min(int(typical(alone[row][None, :])[0]), one.late_ns), expected, 0)
 
 
 def behind_findings(facts: Facts) -> Iterator[Finding]:

@@ -111,6 +111,15 @@ class JointReplay:
         models = self.bases[base]
         return self._joint([changed(m, edit, level) for m, edit in zip(models, edits, strict=True)])
 
+    def like_another(self, row: int, other: int) -> list[int]:
+        """ns by which a step is shorter if a rank did what another does, by each calibration."""
+        swapped, saved = self.ranks.like(row, other), []
+        for models, joint in zip(self.bases, self.joints, strict=True):
+            alike = [models[other] if one == row else model for one, model in enumerate(models)]
+            step = swapped.joint(alike, self.low, self.samples[0].steps).step_ns()
+            saved.append(round(self.step_ns * (1 - step / max(joint.step_ns(), 1))))
+        return saved
+
     def simulate(self, asked: Asked, only: Sequence[int] = ()) -> JobSimulation:
         """The step with changes on all ranks, or on ``only`` some (numbers of ranks)."""
         edits = self._edits(asked, only)

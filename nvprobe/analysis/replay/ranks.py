@@ -50,6 +50,12 @@ class Ranks:
     """Per rank: its first step of these."""
     steps: int
 
+    def like(self, row: int, other: int) -> Ranks:
+        """The ranks if one did what another does, when that one does it."""
+        captures, first = list(self.captures), list(self.first)
+        captures[row], first[row] = captures[other], first[other]
+        return dataclasses.replace(self, captures=captures, first=first)
+
     @cached_property
     def transfer(self) -> Column:
         """Per collective: as long as its shortest member, which nobody made wait."""

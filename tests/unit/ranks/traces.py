@@ -64,8 +64,10 @@ def _step(step: int, begin: int, own: int, slowest: int, rank: int) -> list[dict
     return events
 
 
-def write_slower_host(folder: Path, pace: float, steps: int = 6) -> Path:
+def write_slower_host(folder: Path, pace: float, steps: int = 6, late_us: int = 0) -> Path:
     """Two ranks whose GPUs wait for their hosts; on rank 1 all of the host takes ``pace`` longer.
+
+    It begins ``late_us`` later.
 
     In a step of 1 ms a call that does nothing (0.1 µs), a product and an all-reduce.
     """
@@ -73,7 +75,8 @@ def write_slower_host(folder: Path, pace: float, steps: int = 6) -> Path:
     for rank, own in enumerate((1.0, pace)):
         pid, end, events = 900 + rank, 0.0, list[dict[str, Any]]()
         for step in range(steps):
-            begin, last = 1_000 + 1_000 * own * step, 1_000 + 1_000 * pace * step + 610 * pace
+            begin = 1_000 + 1_000 * own * step + late_us * rank
+            last = 1_000 + 1_000 * pace * step + 610 * pace + late_us
             name = f"ProfilerStep#{step}"
             events += [
                 _event("user_annotation", name, pid, begin, 999 * own),
