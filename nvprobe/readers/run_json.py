@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _OPTIONS = (
     "gpu-metrics-devices", "gpu-metrics-set", "python-sampling", "python-backtrace",
 )  # fmt: skip
 """Options of nsys that decide what is recorded and what it costs; others may hold paths."""
+_LEAST_PERIODS = 3
 
 
 def read_profiling_cost(capture: Path) -> ProfilingCost | None:
@@ -40,6 +42,7 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
         costs=_costs(_section(run, "calibration")),
         graph_nodes=_graph_nodes(run),
         failure=_failure(run),
+        host_ns=_host_step(run),
     )
 
 
@@ -89,6 +92,21 @@ def _step_time(facts: dict[str, Any]) -> StepTime | None:
         return None
     spread = spread if isinstance(spread, int) else None
     return StepTime(step, spread, int(facts.get("steps") or 0), int(facts.get("groups") or 0))
+
+
+def _host_step(run: dict[str, Any]) -> int | None:
+    """The median time from one bare step to the next; the last of a group waits for the GPU."""
+    periods = _section(run, "step_periods")
+    found: list[int] = []
+    try:
+        first, known = periods["first"], periods["host_ns"]
+        for group in run.get("step_groups") or ():
+            if group["kind"] == "bare":
+                begin, last = group["first"], group["end"] - 1
+                found += known[max(begin - first, 0) : max(last - first, 0)]
+        return round(statistics.median(found)) if len(found) >= _LEAST_PERIODS else None
+    except (KeyError, TypeError):
+        return None
 
 
 def _costs(facts: dict[str, Any]) -> RecordCosts:

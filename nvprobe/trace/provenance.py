@@ -69,6 +69,9 @@ class ProfilingCost:
     """Whether CUDA graphs were traced by node; ``None`` where it is not known."""
     failure: str | None = None
     """How the program ended, where it failed: ``exit code 1 after 5.3 s``."""
+    host_ns: int | None = None
+    """What a ``bare`` step takes the host, from its begin to that of the next one: shorter than the
+    step where the host runs ahead of the GPU. ``None`` where too few were timed."""
 
 
 class Missing(Row, frozen=True):

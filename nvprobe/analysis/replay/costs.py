@@ -28,6 +28,8 @@ FACTORS = (0.15, 1.6)
 DEFAULT_FACTOR = 0.9
 DEPENDS = 0.05
 """The factor is solved for where the step depends on it by more than this share."""
+AHEAD = 0.8
+"""The host runs ahead of the GPU where its step is shorter than this share of the whole."""
 HALVINGS = 12
 """To four ten-thousandths of the factor."""
 STRETCHES = (1.0, 0.75, 1.33)
@@ -74,6 +76,8 @@ def calibration(sample: Sample) -> Calibration:
         return default
     measured = dataclasses.replace(default, source="measured")
     factor = _solved(sample, measured, profiling.bare.step_ns)
+    if factor is None and (profiling.host_ns or 0) < AHEAD * profiling.bare.step_ns:
+        factor = _solved_for_host(sample, measured, profiling.host_ns)
     return default if factor is None else dataclasses.replace(measured, factor=factor)
 
 
@@ -114,6 +118,24 @@ def _solved(sample: Sample, by: Calibration, target: int) -> float | None:
     return solved(step, target)
 
 
+def _solved_for_host(sample: Sample, by: Calibration, target: int | None) -> float | None:
+    """The factor with which the host by itself takes ``target``: it runs ahead of the GPU."""
+
+    def host(factor: float) -> int:
+        model = calibrated(sample, dataclasses.replace(by, factor=factor))
+        return host_step(model)
+
+    return None if target is None else solved(host, target)
+
+
+def host_step(model: Model) -> int:
+    """What a step takes the host where it waits for nothing."""
+    e, borders = model.events, model.borders
+    mine = e.lane == e.lane[borders[0]]
+    mine[: borders[0] + 1], mine[borders[-1] + 1 :] = False, False
+    return round(int((e.gap + e.dur)[mine].sum()) / max(len(borders) - 1, 1))
+
+
 def solved(step: Callable[[float], int], target: int) -> float | None:
     """The factor that gives a step of ``target``; ``None`` where the step hardly depends on it."""
     low, high = FACTORS
@@ -150,6 +172,7 @@ def calibrated(sample: Sample, by: Calibration, stretch: float = 1.0) -> Model:
     waited = sample.input_ns * (factor if by.source == "measured" else 1.0)
     e.dur[:] = _rounded(np.where(driver, e.dur, factor * dur))
     e.gap[:] = _rounded(np.where(own_work, gap * stretch, factor * gap) + waited)
+    model.waited = _rounded(waited)
     positive = e.ret > 0
     e.ret[positive] = _rounded(np.maximum(e.ret - IN_CALL * call, e.ret / 4))[positive]
     return model

@@ -86,6 +86,8 @@ class Model:
     queue: int = QUEUE
     floor: int = 0
     """No step is shorter, whatever the host and the GPU do."""
+    waited: Column | None = None
+    """Per event: how much of its gap waits for data, in a model whose host was calibrated."""
 
     def edit(self) -> Model:
         """A copy that may be changed."""

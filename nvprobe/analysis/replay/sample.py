@@ -62,6 +62,11 @@ class Sample:
         """Per event: how much of the gap before it lies in ranges that wait for data."""
         return self.gap_within(*self.captured.inputs)
 
+    def waited_in(self, model: Model) -> Column:
+        """Per event: how much of its gap waits for data in a model of these steps."""
+        waited = self.input_ns if model.waited is None else model.waited
+        return np.minimum(waited, model.events.gap)
+
     def gap_within(self, thread: Column, start: Column, end: Column) -> Column:
         """Per event: how much of the gap before it lies in some intervals of threads."""
         lane_of = thread_lanes(self.attribution)

@@ -70,3 +70,37 @@ def test_another_run_beside_the_file_says_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("[", "utf-8")
     assert read_profiling_cost(tmp_path) is None
     assert read_profiling_cost(tmp_path / "nowhere" / "report.sqlite") is None
+
+
+def test_the_host_of_bare_steps_is_their_period_but_of_the_last_which_waits(tmp_path: Path) -> None:
+    periods = {"first": 2, "host_ns": [90, 80, 5, 7, 6, 400, 8, 9, 500, 20]}
+    groups = [
+        {"kind": "bare", "first": 4, "end": 8},
+        {"kind": "bare", "first": 8, "end": 11},
+        {"kind": "window", "first": 11, "end": 12},
+    ]
+    cost = read_profiling_cost(folder(tmp_path, step_periods=periods, step_groups=groups))
+    assert cost is not None
+    assert cost.host_ns == 7
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"step_groups": [{"kind": "bare", "first": 0, "end": 3}]},  # two periods
+        {"step_groups": [{"kind": "bare", "first": "0", "end": 9}]},
+        {"step_groups": [7]},
+        {"step_periods": {"first": 0, "host_ns": 9}},
+        {"step_periods": {"first": 0, "host_ns": ["9", None, 3, 4]}},
+    ],
+)
+def test_too_few_or_damaged_periods_say_nothing_of_the_host(
+    tmp_path: Path, damaged: dict[str, Any]
+) -> None:
+    known = {
+        "step_periods": {"first": 0, "host_ns": [1, 2, 3, 4]},
+        "step_groups": [{"kind": "bare", "first": 0, "end": 4}],
+    }
+    cost = read_profiling_cost(folder(tmp_path, **known | damaged))
+    assert cost is not None
+    assert cost.host_ns is None

@@ -9,7 +9,15 @@ import pytest
 
 from nvprobe.analysis.completeness import lost_launches
 from nvprobe.analysis.replay.build import build
-from nvprobe.analysis.replay.costs import calibrated, calibration, step_of, variants
+from nvprobe.analysis.replay.costs import (
+    calibrated,
+    calibration,
+    host_step,
+    step_of,
+    variants,
+)
+from nvprobe.analysis.replay.edits.waits import input_wait
+from nvprobe.analysis.replay.levels import Level
 from nvprobe.analysis.replay.sample import Sample, sample
 from nvprobe.analysis.steps import steps
 from nvprobe.analysis.waiting.waits import waits
@@ -31,10 +39,10 @@ def gpu_bound(scene: Scene) -> None:
         scene.launch(BF16_GEMM, 100 * US)
 
 
-def few(body, bare_ns: int | None) -> Sample:
+def few(body, bare_ns: int | None, host_ns: int | None = None) -> Sample:
     trace = loop(body, steps=6).trace()
     step = None if bare_ns is None else StepTime(bare_ns, None, 20, 4)
-    cost = ProfilingCost("nsys", step, None, DEFAULT_COSTS, None)
+    cost = ProfilingCost("nsys", step, None, DEFAULT_COSTS, None, host_ns=host_ns)
     attribution = attribute(dataclasses.replace(trace, profiling=cost))
     found = steps(attribution, lost_launches(attribution))
     captured = build(attribution, found, waits(attribution, found))
@@ -54,6 +62,28 @@ def test_a_step_that_the_gpu_decides_needs_no_factor() -> None:
     by = calibration(some)
     assert by.source == "default"
     assert step_of(calibrated(some, by)) == pytest.approx(step_of(some.model), rel=0.001)
+
+
+def test_a_host_that_runs_ahead_is_as_fast_as_it_was_measured() -> None:
+    for host_ns in (60 * US, 120 * US):
+        some = few(gpu_bound, 4_000 * US, host_ns)
+        by = calibration(some)
+        assert by.source == "measured"
+        assert host_step(calibrated(some, by)) == pytest.approx(host_ns, rel=0.02)
+    waiting = calibration(few(gpu_bound, 4_000 * US, 3_900 * US))
+    assert waiting.source == "default", "its period is that of the GPU"
+
+
+def test_waiting_for_data_is_calibrated_with_the_host() -> None:
+    def body(scene: Scene) -> None:
+        scene.inside("data", lambda: scene.host(2_000 * US))
+        scene.launch(BF16_GEMM, 100 * US)
+
+    some = few(body, 3_000 * US)
+    model = calibrated(some, calibration(some))
+    assert step_of(model) == pytest.approx(3_000 * US, rel=0.01)
+    input_wait(some)(model, Level.HIGH)
+    assert step_of(model) < 200 * US, "nothing of the wait is left as the host's own work"
 
 
 def test_without_a_measurement_records_cost_what_they_usually_do() -> None:

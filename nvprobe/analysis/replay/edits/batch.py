@@ -31,7 +31,7 @@ def larger_batch(sample: Sample, times: float, growing: Column, waves: Column) -
 
     def edit(model: Model, level: Level) -> None:
         model.ops.dur[:] = np.rint(model.ops.dur * factor[level]).astype(np.int64)
-        waited = np.minimum(sample.input_ns, model.events.gap)
+        waited = sample.waited_in(model)
         model.events.gap[:] += np.rint(waited * (times - 1)).astype(np.int64)
 
     return edit

@@ -193,7 +193,7 @@ def input_wait(sample: Sample) -> Edit:
     """
 
     def edit(model: Model, level: Level) -> None:
-        waited = np.minimum(sample.input_ns, model.events.gap)
+        waited = sample.waited_in(model)
         waited[waited <= INPUT_GAP_NS] = 0
         ready = np.where(waited > 0, READY_NS, 0)
         model.events.gap[:] = np.rint(model.events.gap - waited + ready).astype(np.int64)
