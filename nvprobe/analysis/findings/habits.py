@@ -17,7 +17,7 @@ from nvprobe.analysis.findings.sampled import BACKWARD, PAGEABLE, Sampled
 from nvprobe.analysis.findings.sources import named
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.replay.edits.calls import unblocked, without
-from nvprobe.analysis.replay.edits.waits import remove_sync
+from nvprobe.analysis.replay.edits.waits import less_often, remove_sync
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
@@ -194,6 +194,7 @@ HABITS: tuple[Habit, ...] = (
         _evaluation,
         "An evaluation, {path}, runs inside of every step",
         ("evaluate every so many steps; torch.inference_mode() with larger batches",),
+        edit=less_often,
         effort=0.8,
     ),
     Habit(

@@ -94,19 +94,21 @@ def _loop(evidence: Evidence, sample: Sample, events: Column) -> tuple[Column, C
         return None
     inside = np.zeros(len(events), bool)
     inside[sample.model.ops.event[kernels]] = True
-    inside &= _in_a_row(sample, inside)
+    launching = np.unique(sample.model.ops.event[ops.kind[op] != OpKind.MEMSET])
+    inside &= _in_a_row(sample, inside, launching)
     kernels &= inside[sample.model.ops.event]
     if np.count_nonzero(kernels) < LAUNCHES * sample.steps:
         return None
     return _filled(sample, events, inside), kernels
 
 
-def _in_a_row(sample: Sample, inside: Column) -> Column:
+def _in_a_row(sample: Sample, inside: Column, launching: Column) -> Column:
     """Bool per event: of many launches one after the other, none of them outside of the loop.
 
     What a loop over micro-batches does after each backward pass comes back as often, but apart.
+    ``launching``: rows of the events that launch more than sets; those belong to a turn, as what a
+    kernel adds up is zeroed before.
     """
-    launching = np.flatnonzero(sample.model.op_end() > sample.model.events.first_op)
     mine = inside[launching]
     heads = runs(2 * sample.step[launching] + mine)
     length = np.diff(np.append(heads, len(launching)))

@@ -35,7 +35,8 @@ SORTING = 32
 def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
     """Waits for a count that selecting kernels follow, one finding for all of them."""
     waits, kernels = _around(evidence, sample)
-    sorting = _until_scattered(evidence, sample, waits) & ~kernels
+    sorting, adding = _until_scattered(evidence, sample, waits)
+    sorting &= ~kernels
     if np.count_nonzero(waits) < FEW * sample.steps:
         return
     each = int(np.count_nonzero(waits)) / sample.steps
@@ -65,7 +66,12 @@ def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 "select once before the loop where the mask is the same in each turn",
             ),
         ),
-        Proposal(without_selection(sample, waits, kernels | sorting), 1.0),
+        Proposal(
+            without_selection(
+                sample, waits, kernels | sorting, adding, _product_ns(sample, kernels, adding)
+            ),
+            1.0,
+        ),
     )
 
 
@@ -73,7 +79,8 @@ def _around(evidence: Evidence, sample: Sample) -> tuple[Column, Column]:
     """(waits for the number of selected rows, launches of kernels that count or select)."""
     family, events = evidence.classes.family[sample.op], sample.model.events
     sorting = np.zeros(len(events), bool)
-    sorting[sample.model.ops.event[family == Family.SORT]] = True
+    selecting = (family == Family.SORT) | _kernels(evidence, sample.op, r"\bwrite_indices\b")
+    sorting[sample.model.ops.event[selecting]] = True
     counting = sorting.copy()
     counting[sample.model.ops.event[_cub(evidence, sample.op)]] = True
     waiting = events.awaits != NOTHING
@@ -102,15 +109,27 @@ def _run(mine: Column, start: int, step: int, skip: int = 0) -> Column:
     return np.array(rows, np.int64)
 
 
-def _until_scattered(evidence: Evidence, sample: Sample, waits: Column) -> Column:
-    """Launches from a wait to the kernel that adds gradients to the selected rows (bool per event).
+def _product_ns(sample: Sample, kernels: Column, adding: Column) -> int:
+    """How long a product with the mask takes: as what follows the selecting kernels, at most.
 
+    That gathers the selected rows, and so reads the values that the product reads.
+    """
+    after = np.append(False, kernels[:-1]) & ~kernels
+    gathering = after[sample.model.ops.event] & ~adding
+    return int(sample.model.ops.dur[gathering].max(initial=0))
+
+
+def _until_scattered(evidence: Evidence, sample: Sample, waits: Column) -> tuple[Column, Column]:
+    """(launches from a wait to the kernel that adds gradients to the selected rows, that kernel).
+
+    The first is a bool per event, the second one per op.
     The backward of an index sorts the rows, so that none is written twice at once; that of a
     product with the mask is one more product, in place of the kernel that adds.
     """
     e, out = sample.model.events, np.zeros(len(waits), bool)
     launching = np.flatnonzero(sample.model.op_end() > e.first_op)
     adding = _kernels(evidence, sample.op, r"\bindexing_backward_kernel")
+    added = np.zeros(len(adding), bool)
     scattering = np.unique(sample.model.ops.event[adding])
     barriers = np.flatnonzero(waits | (e.kind == EventKind.STEP))
     for row in scattering[np.isin(scattering, launching)].tolist():
@@ -119,7 +138,8 @@ def _until_scattered(evidence: Evidence, sample: Sample, waits: Column) -> Colum
         same = (sample.events.thread[between] == sample.events.thread[row]).all()
         if waits[last] and len(between) <= SORTING and same:
             out[between] = True
-    return out
+            added |= adding & (sample.model.ops.event == row)
+    return out, added
 
 
 def _cub(evidence: Evidence, op: Column) -> Column:

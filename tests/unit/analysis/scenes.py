@@ -80,6 +80,10 @@ class Scene:
             self._wait(end, "cudaMemcpyAsync", len(self.calls) - 1)
         return end
 
+    def fill(self, ns: int) -> int:
+        """Set memory to zero."""
+        return self._start(OpKind.MEMSET, "Memset", ns, 5_000, "cudaMemsetAsync", 7)
+
     def item(self) -> None:
         """Read a number: a copy to the host and a wait for it."""
         end = self._start(

@@ -179,6 +179,20 @@ def evaluation(scene: Scene, name: str) -> None:
     scene.inside(name, lambda: many(scene, BF16_GEMM, 4))
 
 
+def test_an_evaluation_takes_its_host_work_and_the_read_of_its_result_along() -> None:
+    def step(scene: Scene) -> None:
+        many(scene, BF16_GEMM, 4)
+        scene.inside("evaluate", lambda: many(scene, BF16_GEMM, 40, 5 * US))
+        scene.item()
+        scene.host(300 * US)
+
+    saving = found(step)["evaluation_in_step"].step_saving
+    assert saving is not None
+    alone = 40 * (5 * US + 5 * US) / saving.step_ns  # each is called after the one before has begun
+    assert saving.mid > 60 * alone
+    assert saving.low == 0, "it may be needed in each step"
+
+
 def tuning(scene: Scene, turns: int) -> None:
     for turn in range(10):
         scene.launch(CONVOLUTION, 50 * US)

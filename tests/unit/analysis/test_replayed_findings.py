@@ -29,6 +29,7 @@ COUNT = "void at_cuda_detail::cub::DeviceReduceSingleTileKernel<int>(int)"
 SELECT = "void at_cuda_detail::cub::detail::select::DeviceSelectSweepKernel<int>(int)"
 SORT = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<int>(int)"
 ADD_ROWS = "void (anonymous namespace)::indexing_backward_kernel<c10::BFloat16, 4>(long const*)"
+FIND_ROWS = "void at::native::(anonymous namespace)::write_indices<long>(long*, long)"
 SMALL = tuple(f"void my_small_kernel_{number}(int)" for number in range(4))
 
 
@@ -82,6 +83,19 @@ def test_a_loop_that_reads_values_is_no_loop_of_launches() -> None:
     found = ids(reads)
     assert found[0] == "implicit_sync"
     assert "launch_loop" not in found
+
+
+def test_what_a_loop_sets_to_zero_is_a_part_of_its_turns() -> None:
+    def norms(scene: Scene) -> None:
+        for turn in range(40):
+            for name in SMALL:
+                if turn % 2 and name == SMALL[0]:
+                    scene.fill(1 * US)
+                scene.host(10 * US)
+                scene.launch(name, 2 * US)
+
+    found = {one.id: one for one in analyzed(norms).findings or ()}
+    assert found["launch_loop"].evidence["launches_per_step"] == 160
 
 
 def test_what_comes_back_after_each_micro_batch_is_no_loop_over_tensors() -> None:
@@ -274,6 +288,30 @@ def test_the_backward_of_a_selection_sorts_for_it() -> None:
     much = analyzed(lambda scene: gradients_of_rows(scene, before=30)).findings or ()
     far = next(one for one in much if one.id == "mask_select")
     assert far.evidence["sorting_launches_per_step"] == 0  # more than an index needs
+
+
+def test_a_product_with_the_mask_takes_no_longer_than_gathering_its_rows() -> None:
+    """Rows are found by `write_indices` and gathered; adding their gradients up is slow."""
+
+    def step(scene: Scene, adding: int, finding: int) -> None:
+        for place in ("forward", "backward"):
+            scene.launch(COUNT, 2 * US)
+            scene.item()
+            scene.launch(SELECT, 3 * US)
+            scene.launch(FIND_ROWS, finding)
+            scene.launch(ADD if place == "forward" else SORT, 10 * US)
+        scene.launch(ADD_ROWS, adding)
+        work(scene, 300 * US)
+
+    def saving(adding: int, finding: int = 10 * US) -> float:
+        some = analyzed(lambda scene: step(scene, adding, finding)).findings or ()
+        found = next(one for one in some if one.id == "mask_select")
+        assert found.evidence["selecting_kernels_per_step"] == 7
+        assert found.step_saving is not None
+        return found.step_saving.mid / 100 * found.step_saving.step_ns
+
+    assert saving(200 * US) - saving(10 * US) == pytest.approx(190 * US, rel=0.05)
+    assert saving(10 * US, 110 * US) - saving(10 * US) == pytest.approx(200 * US, rel=0.05)
 
 
 def test_a_scan_without_a_wait_is_no_selection() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nvprobe.analysis.replay.changes import drop, merge, own_stream, scale, unwait
+from nvprobe.analysis.replay.changes import drop, merge, ops_of, own_stream, scale, unwait
 from nvprobe.analysis.replay.levels import Edit, Level
 from nvprobe.analysis.replay.model import NOTHING, EventKind, Model
 from nvprobe.analysis.replay.sample import Sample
@@ -22,6 +22,8 @@ DISPATCH_NS = 100_000
 """Sending one tensor takes the host no longer; the rest of a gap is something else."""
 TURNS = 4
 """So many selections close together are turns of a loop."""
+SELDOM = {Level.LOW: 1.0, Level.MID: 0.1, Level.HIGH: 0.0}
+"""Of the steps, those in which something is done that is not needed in each."""
 BESIDE = 0.2
 """A copy takes this much of its time from what runs beside it."""
 
@@ -39,11 +41,14 @@ def remove_sync(sample: Sample, events: Column) -> Edit:
     return edit
 
 
-def without_selection(sample: Sample, events: Column, selecting: Column) -> Edit:
+def without_selection(
+    sample: Sample, events: Column, selecting: Column, adding: Column, product_ns: int
+) -> Edit:
     """Masks instead of selections: the read, the wait and the selecting kernels go.
 
-    ``selecting``: bool per event, launches of kernels that count or find the selected rows. Low:
-    only the waits go. High: turns of a loop become one.
+    ``selecting``: bool per event, launches of kernels that count or find the selected rows.
+    ``adding``: bool per op, kernels that add gradients to these rows; one that multiplies by the
+    mask takes ``product_ns`` at most. Low: only the waits go. High: turns of a loop become one.
     """
     gone = _reads_before(sample, events) | events | selecting
     turns = gone | _turns(sample, events)
@@ -51,8 +56,10 @@ def without_selection(sample: Sample, events: Column, selecting: Column) -> Edit
     def edit(model: Model, level: Level) -> None:
         if level == Level.LOW:
             unwait(model, events)
-        else:
-            drop(model, turns if level == Level.HIGH else gone)
+            return
+        dur = model.ops.dur
+        dur[adding] = np.minimum(dur[adding], product_ns)
+        drop(model, turns if level == Level.HIGH else gone)
 
     return edit
 
@@ -68,6 +75,28 @@ def _turns(sample: Sample, events: Column) -> Column:
         if len(run) >= TURNS:
             out[run[0] : run[-1]] = True
     return out
+
+
+def less_often(sample: Sample, events: Column) -> Edit:
+    """What is done in every step, once in a few: with all that the host does for it.
+
+    Low: it is needed in each. Mid: in every tenth. High: hardly ever. A wait right after it is the
+    one for its result.
+    """
+    near = np.append(False, events[:-1]) | np.append([False] * 2, events[:-2])[: len(events)]
+    waits = near & ~events & (sample.model.events.awaits != NOTHING)
+    whole = events | waits | (_reads_before(sample, waits) & near)
+
+    def edit(model: Model, level: Level) -> None:
+        share, e, ops = SELDOM[level], model.events, ops_of(model, whole)
+        if level != Level.LOW:
+            unwait(model, whole)
+        scale(model, ops, share)
+        model.ops.gap[ops] = np.rint(share * model.ops.gap[ops]).astype(np.int64)
+        e.gap[whole] = np.rint(share * e.gap[whole]).astype(np.int64)
+        e.dur[whole] = np.rint(share * e.dur[whole]).astype(np.int64)
+
+    return edit
 
 
 def _last_of_steps(sample: Sample, events: Column) -> Column:
