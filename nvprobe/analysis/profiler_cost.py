@@ -28,9 +28,6 @@ from nvprobe.trace import (
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
 from nvprobe.trace.rows import Row, is_
 
-READY_NODE_NS = 130
-"""What a node of a CUDA graph takes longer in steps that nsys is ready to trace by node but does
-not record; up to twice that, or nothing (docs/cost.md)."""
 REPLAY_ERROR = 0.05
 """Of a step whose calibration is right; on programs whose step is known it was half of that."""
 
@@ -60,6 +57,10 @@ class Records(Row, frozen=True):
     def gpu_ns(self, costs: RecordCosts) -> float:
         """What it costs the GPU at most: nodes of CUDA graphs that are traced one by one."""
         return self.graph_nodes * costs.graph_node_ns
+
+    def ready_ns(self, costs: RecordCosts) -> float:
+        """What they cost it in a step that is not recorded: up to twice that, or nothing."""
+        return self.graph_nodes * costs.ready_node_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
         profiled = measured.window.step_ns
     if measured and measured.bare:
         source: Literal["measured", "estimated"] = "measured"
-        ready = min(_ready_ns(measured, records), max(measured.bare.step_ns - (busy or 0), 0))
+        ready = _ready_ns(measured, records, busy or 0)
         unprofiled = measured.bare.step_ns - ready
         bounds = _measured_bounds(measured, unprofiled, ready)
     else:
@@ -138,10 +139,15 @@ def _replayed_bounds(by: Replay, floor: int, profiled: int, unprofiled: int) -> 
     return min(least, unprofiled), max(most, unprofiled)
 
 
-def _ready_ns(cost: ProfilingCost, records: Records) -> int:
-    """What nsys adds to a step that it does not record: it has prepared the nodes of graphs."""
-    by_node = cost.backend == "nsys" and cost.graph_nodes is True
-    return round(records.graph_nodes * READY_NODE_NS) if by_node else 0
+def _ready_ns(cost: ProfilingCost, records: Records, busy: int) -> int:
+    """What nsys adds to a step that it does not record: it has prepared the nodes of graphs.
+
+    No more than leaves the GPU's busy time, of which tracing has made nodes longer.
+    """
+    if cost.backend != "nsys" or cost.graph_nodes is not True or cost.bare is None:
+        return 0
+    least = max(busy - round(records.gpu_ns(cost.costs)), 0)
+    return min(round(records.ready_ns(cost.costs)), max(cost.bare.step_ns - least, 0))
 
 
 def _measured_bounds(cost: ProfilingCost, unprofiled: int, ready: int) -> tuple[int, int]:

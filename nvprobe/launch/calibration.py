@@ -1,7 +1,8 @@
 """What recording costs on this machine, ns a record: measured once, kept, and put into run.json.
 
 ``nvprobe doctor --measure`` runs the loops of :mod:`nvprobe.launch.loops` alone, under nsys (CUDA
-graphs whole, then by node) and under torch.profiler. A difference is the cost of one record.
+graphs whole, by node, and by node where nothing is recorded) and under torch.profiler. A difference
+is the cost of one record.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Literal
 from nvprobe.cache_folder import cache_folder, is_own
 from nvprobe.errors import ToolError
 from nvprobe.launch.nsys import profile_argv
-from nvprobe.launch.options import LaunchOptions
+from nvprobe.launch.options import LaunchOptions, Window
 from nvprobe.launch.plan import cuda_present
 from nvprobe.nsys import Nsys
 from nvprobe.version import __version__
@@ -33,6 +34,8 @@ _LOOPS = [sys.executable, "-m", "nvprobe.launch.loops"]
 _TIMEOUT_S = 300
 _GRAPHS_WHOLE = LaunchOptions(kernels_in_graphs=False)
 _NODES = LaunchOptions(kernels_in_graphs=True)
+_READY = LaunchOptions(kernels_in_graphs=True, window=Window(first=1))
+"""Nobody opens that window."""
 
 
 def measure(nsys: Nsys | None) -> dict[str, Any]:
@@ -57,15 +60,21 @@ def measure(nsys: Nsys | None) -> dict[str, Any]:
         if nsys is not None:
             whole = _run(folder, "whole", _under(nsys, _GRAPHS_WHOLE, folder / "whole"))
             nodes = _run(folder, "nodes", _under(nsys, _NODES, folder / "nodes"))
-            document["nsys"] = costs(bare, whole, nodes)
-            loops |= {"nsys": whole, "nsys, graphs by node": nodes}
+            ready = _run(folder, "ready", _under(nsys, _READY, folder / "ready"))
+            document["nsys"] = costs(bare, whole, nodes, ready)
+            loops |= {"nsys": whole, "nsys, graphs by node": nodes, "nsys, not recording": ready}
     document["loops"] = loops
     _keep(document)
     return document
 
 
-def costs(bare: Loops, recorded: Loops, nodes: Loops) -> dict[str, float]:
-    """Nanoseconds that a record of each kind adds; of ``nodes`` only those of CUDA graphs are used.
+def costs(
+    bare: Loops, recorded: Loops, nodes: Loops, ready: Loops | None = None
+) -> dict[str, float]:
+    """Nanoseconds that a record of each kind adds.
+
+    Of ``nodes``, whose graphs nsys traces by node, and of ``ready``, where it does not record, only
+    the nodes of CUDA graphs are used.
 
     A loop without a counterpart, and one that was not slower, costs nothing measurable: 0.
     """
@@ -84,6 +93,7 @@ def costs(bare: Loops, recorded: Loops, nodes: Loops) -> dict[str, float]:
         "mark_ns": max(0.0, round(mark, 1)),
         "graph_node_ns": added("graph_node", under=nodes),
         "operator_ns": operator,
+        "ready_node_ns": added("graph_node", under=ready or bare),
     }
 
 

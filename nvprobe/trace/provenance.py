@@ -40,6 +40,9 @@ class RecordCosts(Row, frozen=True):
     mark_ns: Annotated[float, ns("an implicit synchronization whose line is found")]
     graph_node_ns: Annotated[float, ns("a CUDA graph node traced by node")]
     operator_ns: Annotated[float, ns("an operator that torch.profiler records")]
+    ready_node_ns: Annotated[
+        float, ns("a CUDA graph node that nsys is ready to trace by node but does not record")
+    ] = 100
 
 
 DEFAULT_COSTS = RecordCosts(

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Whether `nvprobe launch` tells the truth about what profiling costs: loops of five kinds.
 
-    python scripts/gpu/overhead_check.py [--out FOLDER] [--only gpu,host] [--all]
+    python scripts/gpu/overhead_check.py [--out FOLDER] [--only gpu,host] [--all] [--measure]
 
 Each program runs alone (its own clock, groups of five steps between synchronizations) before and
 after it is launched: under nsys, with CUDA graphs whole, and under torch.profiler. The unprofiled
 step of the launch and of its report is held against the mean of both runs alone; ``alone_apart_%``
 says how far these are apart. Every row is printed, and ``overhead_check.json`` written, as soon as
-it is known. At most 45 s a kind; ``--all``: windows at other steps, too.
+it is known. At most 45 s a kind; ``--all``: windows at other steps, too; ``--measure``: after
+``nvprobe doctor --measure``, a minute, which says on this machine what the nodes of graphs cost
+that nsys does not record.
 """
 
 from __future__ import annotations
@@ -49,8 +51,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="calibrate the machine first")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
+    if chosen.measure:
+        print(run([sys.executable, "-m", "nvprobe", "doctor", "--measure"]).stdout, flush=True)
     rows: list[dict[str, Any]] = []
     for kind in chosen.only.split(","):
         ways = (*KINDS[kind], *(MORE.get(kind, ()) if chosen.all else ()))
@@ -129,6 +134,7 @@ def launched(kind: str, options: list[str]) -> dict[str, Any]:
         ],
         "profiler": profiler,
         "problem": document["problem"],
+        "calibration": document.get("calibration"),
         "said": [line for line in done.stderr.splitlines() if "step takes" in line.lower()],
     }
 

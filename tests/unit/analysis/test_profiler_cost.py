@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nvprobe.analysis import Analysis
-from nvprobe.analysis.profiler_cost import READY_NODE_NS, ProfilerCost, Records
+from nvprobe.analysis.profiler_cost import ProfilerCost, Records
 from nvprobe.report.console.advice import _saving
 from nvprobe.report.console.profiler import profiler
 from nvprobe.report.document import to_dict
@@ -128,11 +128,28 @@ def test_what_nsys_adds_to_the_nodes_of_graphs_while_it_does_not_record_is_taken
     bare, window = StepTime(2 * MS, 10_000, 10, 2), StepTime(3 * MS, None, 5, 1)
     by_node = ProfilingCost("nsys", bare, window, DEFAULT_COSTS, graph_nodes=True)
     cost = cost_of(analysis_of(loop(replays), profiling=by_node))
-    taken = 500 * READY_NODE_NS
+    taken = 500 * round(DEFAULT_COSTS.ready_node_ns)
     assert cost.unprofiled_ns == 2 * MS - taken
     assert cost.bounds_ns == (2 * MS - 2 * taken - 10_000, 2 * MS + 10_000)
     torch = ProfilingCost("torch", bare, window, DEFAULT_COSTS, graph_nodes=None)
     assert cost_of(analysis_of(loop(replays), profiling=torch)).unprofiled_ns == 2 * MS
+
+
+def test_nodes_that_tracing_makes_longer_than_the_whole_step_hide_nothing() -> None:
+    """Ten replays of 300 of the smallest kernels: recorded, their busy time alone is longer than
+    the step outside the window."""
+
+    def replays(scene: Scene) -> None:
+        scene.replay(3_000, 1_079, 1_417)
+        scene.host(1_000)
+
+    bare, window = StepTime(3_051_000, 10_000, 10, 2), StepTime(4_251_000, None, 5, 1)
+    by_node = ProfilingCost("nsys", bare, window, DEFAULT_COSTS, graph_nodes=True)
+    cost = cost_of(analysis_of(loop(replays), profiling=by_node))
+    assert cost.profiled_ns - (cost.idle_ns or 0) > bare.step_ns
+    taken = round(3_000 * DEFAULT_COSTS.ready_node_ns)
+    assert cost.unprofiled_ns == bare.step_ns - taken
+    assert cost.bounds_ns == (bare.step_ns - 2 * taken - 10_000, bare.step_ns + 10_000)
 
 
 def test_the_profiler_causes_no_more_idle_time_than_there_is() -> None:

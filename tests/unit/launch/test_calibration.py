@@ -27,6 +27,7 @@ ALONE = {
 }
 SLOWER = {name: 2 * value for name, value in ALONE.items()}
 BY_NODE = SLOWER | {"graph_node": 2_290.0, "call": 9e9}
+READY = ALONE | {"graph_node": 960.0, "call": 9e9}
 NSYS = Nsys(Path("/x/nsys"), (2025, 3), "2025.3", {})
 
 
@@ -34,7 +35,7 @@ NSYS = Nsys(Path("/x/nsys"), (2025, 3), "2025.3", {})
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """A machine with a GPU whose loops take what is written above; the runs that were made."""
     runs: list[str] = []
-    loops = {"alone": ALONE, "torch": SLOWER, "whole": SLOWER, "nodes": BY_NODE}
+    loops = {"alone": ALONE, "torch": SLOWER, "whole": SLOWER, "nodes": BY_NODE, "ready": READY}
 
     def run(_folder: Path, name: str, _command: object, *_words: str, **_named: str) -> object:
         runs.append(name)
@@ -47,7 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def test_the_cost_of_a_record_is_a_difference_of_loops() -> None:
-    assert calibration.costs(ALONE, SLOWER, BY_NODE) == {
+    assert calibration.costs(ALONE, SLOWER, BY_NODE, READY) == {
         "call_ns": 300.0,
         "launch_ns": 5_000.0,  # the operator that launches is torch's record, not the launch's
         "range_ns": 100.0,
@@ -55,6 +56,7 @@ def test_the_cost_of_a_record_is_a_difference_of_loops() -> None:
         "mark_ns": 1_000.0,
         "graph_node_ns": 1_400.0,
         "operator_ns": 2_000.0,
+        "ready_node_ns": 70.0,
     }
     assert set(calibration.costs(SLOWER, ALONE, ALONE).values()) == {0.0, 500.0}, "none below 0"
 
@@ -62,7 +64,7 @@ def test_the_cost_of_a_record_is_a_difference_of_loops() -> None:
 def test_what_was_measured_goes_into_the_runs_of_this_machine(measured: list[str]) -> None:
     assert calibration.for_run(NSYS, "nsys") is None
     calibration.measure(NSYS)
-    assert sorted(measured) == ["alone", "nodes", "torch", "whole"]
+    assert sorted(measured) == ["alone", "nodes", "ready", "torch", "whole"]
     section = calibration.for_run(NSYS, "nsys")
     assert section is not None
     assert (section["call_ns"], section["machine"]["nsys"]) == (300.0, "2025.3")
