@@ -167,7 +167,14 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "nsys/h200/sync_callchains.sqlite": (
         "mostly GPU-bound, then launch-bound in step",
-        ["fp32_gemm", "mask_select", "launch_bound", "implicit_sync", "elementwise_chain"],
+        [
+            "fp32_gemm",
+            "mask_select",
+            "launch_bound",
+            "implicit_sync",
+            "implicit_sync",
+            "elementwise_chain",
+        ],
     ),
     "nsys/h200/threaded_server.sqlite": (
         "unclear: the capture shows no repeated step, so waiting may be start-up",

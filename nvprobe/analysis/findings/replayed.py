@@ -25,6 +25,7 @@ from nvprobe.analysis.findings.pauses import host_pauses
 from nvprobe.analysis.findings.program import program
 from nvprobe.analysis.findings.repeats import products_in_a_row, repeated_modules
 from nvprobe.analysis.findings.selection import selections
+from nvprobe.analysis.findings.together import waits_together
 from nvprobe.analysis.findings.traffic import transfer_share
 from nvprobe.analysis.inference.phases import leading_steps
 from nvprobe.analysis.inference.slowest import collection_ns, collections
@@ -87,6 +88,7 @@ def replayed(
             proposed.append((one, Proposal(edit, effort, GENERAL.get(one.id, "no"))))
     weighed = {id(one) for one, _ in proposed}
     others = [one for one in found if id(one) not in weighed]
+    proposed = waits_together(by, proposed)
     for finder in FINDERS:
         proposed += finder(evidence, few)
     proposed += host_pauses(evidence, few, found)

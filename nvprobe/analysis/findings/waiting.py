@@ -25,6 +25,8 @@ PAGEABLE, HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 1, 2
 SLOWEST_PINNED_BYTES_NS = 12.0
 """Bytes a nanosecond that pinned memory reaches on any current bus (PCIe 3, 16 lanes)."""
 LITTLE = 0.02
+_WHOLE_DEVICE = "DeviceSynchronize"
+"""A call that torch makes for no value that is read, wherever its line is known."""
 MANY = 20
 """Without steps: done as often as this, it is done in a loop."""
 _SHOW_LINES = (
@@ -75,7 +77,8 @@ def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
     path = int(np.append(program_paths(paths), -1)[sites.path[site]])
     downloads = _downloads(evidence, syncs.calls.op[rows])
     reads = operator or ("a copy to the host" if len(downloads) else None)
-    explicit = reads is None and source is None and "Synchronize" in call
+    whole = _WHOLE_DEVICE in call or (source is None and "Synchronize" in call)
+    explicit = not len(downloads) and operator is None and whole
     what = f"{reads or call} in {named(paths, path)}"
     if source:
         what = f"{source} ({operator})" if operator else source
@@ -93,7 +96,7 @@ def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             "busy_ns": int(syncs.calls.busy_ns[rows].sum()),
             "bubble_ns": bubble,
         },
-        saves_ns=(bubble // 2, bubble + _cost_of(evidence, downloads)),
+        saves_ns=(bubble // 2, bubble + _cost_of(evidence, downloads) + _lead(evidence, rows)),
         touches=syncs.calls.call[rows],
         advice=(
             ("remove it from the loop; measure with CUDA events instead",)
@@ -105,6 +108,17 @@ def _synchronization(evidence: Evidence, rows: Column, bubble: int) -> Finding:
             )
         ),
     )
+
+
+def _lead(evidence: Evidence, rows: Column) -> int:
+    """How far the host would be ahead without some waits, where the GPU waits for it later.
+
+    By no more than it waited while the GPU worked.
+    """
+    if not evidence.repeats:
+        return 0
+    late = int(evidence.idle(*HOST_LATE).sum())
+    return min(int(evidence.waits.syncs.calls.busy_ns[rows].sum()), late)
 
 
 def _show_line(evidence: Evidence) -> str:
