@@ -6,10 +6,12 @@
 Each program of ``programs/trained_by.py`` runs once with its callback in place and once, unedited,
 under ``nvprobe launch --backend torch --steps 10:15`` (and once more under nsys with ``--nsys``).
 Prints one JSON line per library: steps, phases, kernels and GPU busy time per step of each way, and
-whether they agree: steps, phases and kernels the same, busy time within 3%. A last line compares
-steps after a window with those before it, beside the same steps of the plain program: what is left
-of the recording. A failure is a row. About 15 s per library; all processes stop at ``--limit``
-seconds.
+whether they agree: steps, phases and kernels the same, busy time within 3%. Then a line per library
+of ``programs/callback_turns.py``: what its callback costs outside of its window, by groups of steps
+with and without it in turns (percent of a step, with the 95% interval), and, where these differ
+by nothing that can be measured, by the time in its own Python calls; and what a launch costs after
+a window. What cannot be decided is ``open``. A failure is a row. About 40 s per library and 40 s
+for the last part (alone: ``--only ""``); all processes stop at ``--limit`` seconds.
 """
 
 from __future__ import annotations
@@ -23,18 +25,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "benchmarks")]
+
+from turns import interval  # noqa: E402
+
 PROGRAM = ROOT / "scripts" / "gpu" / "programs" / "trained_by.py"
+TURNS = PROGRAM.with_name("callback_turns.py")
 LIBRARIES = ("lightning", "trainer", "accelerate")
 LAUNCH = ["-m", "nvprobe", "launch", "-q", "--no-analyze", "-f", "--steps", "10:15"]
 CLOSE = 0.03
+MOST = 1.0
+"""Percent of a step that an interval around zero may reach, where nothing is measured."""
+OWN = 0.1
+"""Percent of a step that a callback's own Python calls may take, where the interval is wider."""
 
 
-def run(words: list[str], limit: float) -> None:
-    """Run Python, with this nvprobe first on the path."""
+def run(words: list[str], limit: float) -> str:
+    """What Python prints, with this nvprobe first on the path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     quiet = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -43,11 +56,11 @@ def run(words: list[str], limit: float) -> None:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{words[-2:]}: exit code {done.returncode}: {done.stderr[-600:]}")
+    return done.stdout
 
 
 def facts(folder: Path) -> dict[str, Any]:
     """What the analysis says of a run folder, per step."""
-    sys.path.insert(0, str(ROOT))
     import nvprobe
 
     results = nvprobe.analyze(folder)
@@ -116,32 +129,56 @@ def row(library: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]
     return found
 
 
-def outside(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Median step of Accelerate's loop before and after its window, with and without recording."""
-    begin = time.monotonic()
-    found: dict[str, Any] = {"outside": "accelerate"}
-    words = [str(PROGRAM), "accelerate", "--width", str(given.width), "--steps", "200"]
-    ways = {"plain": [], "recorded": ["--record", str(folder / "outside"), "--first", "60"]}
-    for way, more in ways.items():
-        times = folder / f"{way}.json"
-        try:
-            run([*words, "--times", str(times), *more], given.ends - time.monotonic())
-            periods = json.loads(times.read_text())
-            before, after = statistics.median(periods[10:55]), statistics.median(periods[110:190])
-            found[way] = {"before_us": round(before / 1e3, 1), "after_us": round(after / 1e3, 1)}
-        except Exception as error:
-            found[way] = {"error": f"{type(error).__name__}: {error}"[-700:]}
-    if not any("error" in found[way] for way in ways):
-        more = [found[way]["after_us"] / found[way]["before_us"] for way in ("recorded", "plain")]
-        found["more_after_percent"] = round(100 * (more[0] / more[1] - 1), 2)
-    found["seconds"] = round(time.monotonic() - begin, 1)
-    return found
+def outside(folder: Path, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What a callback costs outside of its window, per library."""
+    words = [str(TURNS), ",".join(LIBRARIES), "--width", str(given.width)]
+    try:
+        lines = run([*words, "--seconds", str(given.seconds)], given.ends - time.monotonic())
+    except Exception as error:
+        yield {"outside": "", "error": f"{type(error).__name__}: {error}"[-700:]}
+        return
+    for line in lines.splitlines():
+        if line.startswith('{"program"'):
+            yield judged(json.loads(line))
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """A row of what `callback_turns` measured."""
+    times = found["turns"]
+    more = percent(times["attached"], times["plain"])
+    step_ns = statistics.median(times["plain"])
+    row = {
+        "outside": found["program"],
+        "step_us": round(step_ns / 1e3, 1),
+        "more_percent": more,
+        "pairs": min(map(len, times.values())),
+        "calls_per_step": round(found["calls"], 1),
+        "own_us_at_most": round(found["own_ns"] / 1e3, 2),
+        "own_percent_at_most": round(100 * found["own_ns"] / step_ns, 3),
+    }
+    little = more[2] <= MOST or row["own_percent_at_most"] <= OWN
+    row["verdict"] = "fail" if more[1] > 0 else "pass" if little else "open"
+    if "launch_ns" in found:
+        before, after = found["launch_ns"]["before"], found["launch_ns"]["after"]
+        left, half = percent(after, before), len(before) // 2
+        row["launch_ns"] = [round(statistics.median(one), 1) for one in (before, after)]
+        row["launch_drift_percent"] = percent(before[half:], before[:half])
+        row["launch_more_percent_after"] = left
+        row["after"] = "fail" if left[1] > CLOSE * 100 else "open"
+        row["after"] = "pass" if left[2] <= CLOSE * 100 else row["after"]
+    return row
+
+
+def percent(some: list[float], than: list[float]) -> tuple[float, ...]:
+    """How much more some are than others beside them: median, and its 95% interval."""
+    middle, low, high, _ = interval(a / b for a, b in zip(some, than, strict=False))
+    return tuple(round(100 * (one - 1), 2) for one in (middle, low, high))
 
 
 def good(row: dict[str, Any]) -> bool:
-    """Whether a row has nothing that differs: busy times and steps outside within 3%."""
+    """Whether a row has nothing that differs: busy times within 3%, and no cost outside."""
     if "outside" in row:
-        return abs(row.get("more_after_percent", 100)) <= 100 * CLOSE
+        return row.get("verdict") in ("pass", "open") and row.get("after") != "fail"
     same = row.get("same", {"compared": False})
     return all(value for key, value in same.items() if key != "busy_ratio")
 
@@ -153,21 +190,24 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(LIBRARIES))
     parser.add_argument("--nsys", action="store_true", help="under nsys, too")
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--limit", type=float, default=80, help="seconds for all of it")
+    parser.add_argument("--seconds", type=float, default=6, help="of turns, per library")
+    parser.add_argument("--limit", type=float, default=160, help="seconds for all of it")
     given = parser.parse_args()
     given.ends = time.monotonic() + given.limit
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for library in filter(None, [*given.only.split(","), "outside"]):
-            made = outside(Path(folder), given) if library == "outside" else None
-            rows.append(made or row(library, Path(folder), given))
-            print(json.dumps(rows[-1]), flush=True)
+        libraries = filter(None, given.only.split(","))
+        recorded = (row(library, Path(folder), given) for library in libraries)
+        for one in chain(recorded, outside(Path(folder), given)):
+            rows.append(one)
+            print(json.dumps(one), flush=True)
             if given.out is not None:
                 (given.out / "integrations.json").write_text(json.dumps(rows, indent=1))
     failed = [one.get("library", "outside") for one in rows if not good(one)]
-    print(json.dumps({"rows": len(rows), "failed": failed}), flush=True)
+    unsure = [one["outside"] for one in rows if "open" in (one.get("verdict"), one.get("after"))]
+    print(json.dumps({"rows": len(rows), "failed": failed, "open": unsure}), flush=True)
     return int(bool(failed))
 
 

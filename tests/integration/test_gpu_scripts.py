@@ -88,6 +88,32 @@ def test_two_ways_without_kernels_do_not_agree() -> None:
     assert not check["good"]({"outside": "accelerate"})
 
 
+def test_a_callback_costs_nothing_outside_only_where_the_turns_or_its_calls_say_so() -> None:
+    judged = functions("integrations_check")["judged"]
+    plain = [1e7 + 1e4 * (n % 7) for n in range(30)]
+    row = {"program": "trainer", "calls": 2.0, "own_ns": 5_000.0}
+
+    def verdict(more: list[float], own_ns: float = 5_000.0) -> str:
+        turns = {"plain": plain, "attached": [a * b for a, b in zip(plain, more * 15, strict=True)]}
+        said: str = judged({**row, "own_ns": own_ns, "turns": turns})["verdict"]
+        return said
+
+    assert verdict([0.999, 1.001]) == "pass"
+    assert verdict([0.9, 1.1]) == "pass", "its own calls take less than a thousandth of a step"
+    assert verdict([0.9, 1.1], own_ns=50_000.0) == "open"
+    assert verdict([1.02, 1.03]) == "fail"
+
+
+def test_launches_that_take_longer_after_a_window_are_a_failure() -> None:
+    check = functions("integrations_check")
+    found = {"program": "accelerate", "calls": 2.0, "own_ns": 5_000.0,
+             "turns": {"plain": [1e7] * 9, "attached": [1e7] * 9}}  # fmt: skip
+    for after, expected in (("pass", 4_000), ("fail", 4_400)):
+        times = {"before": [4_000.0] * 20, "after": [float(expected)] * 20}
+        row = check["judged"]({**found, "launch_ns": times})
+        assert (row["after"], check["good"](row)) == (after, after == "pass")
+
+
 def test_a_late_host_is_held_against_both_hosts_by_hand() -> None:
     """Of two ranks, of three steps after the first: 65 against 48 ms."""
     slower = functions("ranks_captures")["slower"]

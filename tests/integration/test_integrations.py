@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -101,6 +102,21 @@ def test_in_place_is_what_a_launch_records(library: str, tmp_path: Path):
     for step in (1, 2, 3, 4, 5, 6, 17, 18, 19, 20, 21, 22, 23):
         assert len(ran[step]) <= 4, (step, ran[step])  # the layer's own call, and its count
     assert len(ran[12]) > 100
+
+
+def test_callbacks_come_and_go_in_turns():
+    """The measurement of what they cost outside of their window."""
+    for library in LIBRARIES:
+        needs(library)
+    turns = str(ROOT / "scripts/gpu/programs/callback_turns.py")
+    done = python(turns, ",".join(LIBRARIES), "--width", "8", "--seconds", "0.5")
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"program"')]
+    assert [row["program"] for row in rows] == list(LIBRARIES)
+    for row in rows:
+        assert 0 < row["calls"] <= 5
+        assert row["own_ns"] > 0
+        assert len(row["turns"]["plain"]) == len(row["turns"]["attached"]) > 0
+    assert len(rows[-1]["launch_ns"]["before"]) == len(rows[-1]["launch_ns"]["after"]) > 0
 
 
 @pytest.mark.parametrize("library", ["lightning", "trainer"])

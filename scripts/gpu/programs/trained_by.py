@@ -1,25 +1,20 @@
 """One small transformer trained by Lightning, by the Trainer of transformers, or with Accelerate.
 
     trained_by.py lightning|trainer|accelerate [--record FOLDER] [--first N] [--steps N]
-                  [--width N] [--times FILE]
+                  [--width N]
 
 ``--record``: five steps from step ``--first`` on are recorded in place. Of 24 steps an evaluation
-and a checkpoint between two epochs lie in this window. ``--times``: the nanoseconds from one step
-of the optimizer to the next, each from an idle GPU, as JSON. Without a GPU it runs on the CPU.
+and a checkpoint between two epochs lie in this window. Without a GPU it runs on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, Dataset
 
 BATCH, TOKENS, CLASSES = 16, 128 if torch.cuda.is_available() else 4, 8
@@ -139,37 +134,19 @@ def with_accelerate(given: argparse.Namespace, folder: str) -> None:
 PROGRAMS = {"lightning": by_lightning, "trainer": by_trainer, "accelerate": with_accelerate}
 
 
-def clock(times: list[int]) -> None:
-    """Note when each step of the optimizer has ended on the GPU."""
-
-    def stepped(*_: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(time.perf_counter_ns())
-
-    register_optimizer_step_post_hook(stepped)
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--record", default="")
     parser.add_argument("--first", type=int, default=10)
-    parser.add_argument("--times", type=Path, default=None)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--width", type=int, default=512)
     given = parser.parse_args()
     given.window = (given.first, given.first + 5)
     torch.manual_seed(0)
-    times: list[int] = []
-    if given.times is not None:
-        clock(times)
     with tempfile.TemporaryDirectory() as folder:
         PROGRAMS[given.program](given, folder)
-    if given.times is not None:
-        periods = [after - before for before, after in zip(times, times[1:], strict=False)]
-        given.times.write_text(json.dumps(periods))
 
 
 if __name__ == "__main__":
