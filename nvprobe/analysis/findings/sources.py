@@ -4,8 +4,9 @@ Lines of the program for findings, from the best that the capture has.
 
 In this order: the rule's own (a synchronization's mark, a graph break's line); calls that are the
 cause, as the sidecar's places name them; Python back-traces of the launches (nsys), the very lines;
-Python frames of a torch trace, which name a function; the place at which the innermost range of the
-finding's path begins. A line never comes without its role.
+Python frames of a torch trace, which name a function; the marks of its copies that the host waited
+for; the place at which the innermost range of the finding's path begins, or of those of its ops. A
+line never comes without its role.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nvprobe.analysis.libraries import library_of
 from nvprobe.analysis.verdict import short_path
 from nvprobe.analysis.waiting.code_lines import CodeLines, call_lines, code_lines
 from nvprobe.attribution.model import Kind, PathTable
-from nvprobe.trace import NO_ROW, Calls, Column
+from nvprobe.trace import NO_ROW, Calls, Column, OpKind
 
 _PATH_SHARE = 0.6
 """A path is the place if this much of the time lies in it."""
@@ -71,9 +72,13 @@ def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
     return otherwise if path < 0 else short_path(paths.text(path))
 
 
+_RIGHT_AFTER_NS = 20_000
+"""A wait for a copy begins this soon after its call."""
 _SHARE = 0.2
 """A line is named if this much of the finding's GPU time was called for in it."""
 _MOST = 3
+_OF_ALL = ("launch_bound", "host_work")
+"""Findings about all that a program launches or does: no line of its parts is theirs."""
 
 
 def with_sources(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
@@ -99,7 +104,9 @@ class _Lines:
             known + called
             or self._back_traces(finding)
             or self._frames(finding)
+            or self._marked(finding)
             or self._place(finding)
+            or self._places_of_ops(finding)
         )
         unique: dict[str, str] = {}
         for source, role in self._with_callers(lines):
@@ -164,6 +171,50 @@ class _Lines:
         )
         return _longest(row, ns, self._code_lines.labels, FUNCTION)
 
+    def _marked(self, finding: Finding) -> tuple[Line, ...]:
+        """The marked lines of its copies: of the wait that each is, or that follows it at once."""
+        syncs, call = self.evidence.waits.syncs, self._about(finding)[0]
+        copies = finding.ops is not None and self.evidence.ops.kind[finding.ops] == OpKind.MEMCPY
+        call = np.unique(call[call >= 0])
+        if finding.calls is not None or not np.all(copies) or not len(call):
+            return ()
+        waits, count = syncs.calls, len(call)
+        thread = np.append(self._calls.thread[call], waits.thread)
+        start = np.append(self._calls.start[call], waits.start)
+        order = np.lexsort((np.arange(len(start)) >= count, start, thread))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        following = np.append(order, order[-1])[place[:count] + 1]
+        near = (following >= count) & (thread[following] == thread[:count])
+        near &= start[following] <= self._calls.end[call] + _RIGHT_AFTER_NS
+        source = np.full(count, -1, np.int64)
+        source[near] = syncs.sites.source[syncs.site[following[near] - count]]
+        return _longest(source, np.ones(count, np.int64), syncs.labels, LINE)
+
+    def _places_of_ops(self, finding: Finding) -> tuple[Line, ...]:
+        """The lines at which most of its ops are called for, whose paths have no more in common.
+
+        ``backward()`` runs what the forward pass made: its line is given where no other is known.
+        """
+        if self._places is None or finding.ops is None or finding.id in _OF_ALL:
+            return ()
+        attribution, paths = self.evidence.attribution, self.evidence.attribution.paths
+        owner, ns = attribution.owner[finding.ops], attribution.duration[finding.ops]
+        spent = sums(owner.astype(np.int64), ns, len(paths.parent))
+        backward = paths.nearest(_backward(paths)) >= 0
+        for rows in (np.flatnonzero((spent > 0) & ~backward), np.flatnonzero(spent)):
+            known = [
+                (one, int(spent[row])) for row in rows for one in self._places.of(int(row))[:1]
+            ]
+            if known:
+                total: dict[Line, int] = {}
+                for line, spent_ns in known:
+                    total[line] = total.get(line, 0) + spent_ns
+                most = sorted(total, key=lambda line: -total[line])[:_MOST]
+                least = _SHARE * sum(total.values())
+                return tuple(line for line in most if total[line] >= least)
+        return ()
+
     def _about(self, finding: Finding) -> tuple[Column, Column]:
         """(row of the call, -1; ns) of each op or call that a finding is about."""
         if finding.calls is not None:
@@ -172,6 +223,12 @@ class _Lines:
         attribution = self.evidence.attribution
         ops = np.empty(0, np.int64) if finding.ops is None else finding.ops
         return attribution.call[ops], attribution.duration[ops]
+
+
+def _backward(paths: PathTable) -> Column:
+    """Bool per path: its last range is a backward pass."""
+    names = np.array(paths.names.to_pylist(), object)[paths.name]
+    return (paths.kind == Kind.PHASE) & (names == "backward")
 
 
 def _longest(row: Column, ns: Column, labels: pa.StringArray, role: str) -> tuple[Line, ...]:

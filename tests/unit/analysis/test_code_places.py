@@ -18,7 +18,7 @@ from nvprobe.attribution import attribute
 from nvprobe.report.console.advice import findings
 from nvprobe.report.console.view import View
 from nvprobe.report.document import to_dict
-from nvprobe.trace import CallChains, Samples, Trace
+from nvprobe.trace import CallChains, Marks, Samples, Trace
 from nvprobe.trace.sidecar import CaptureRanges, ModuleCalls, Place, Sidecar
 from tests.unit.analysis.scenes import BF16_GEMM, FP32_GEMM, Scene, loop
 
@@ -366,6 +366,45 @@ def products(scene: Scene) -> None:
             scene.launch(FP32_GEMM, 300 * US)
 
     scene.inside("forward", body)
+
+
+def both_passes(scene: Scene) -> None:
+    """Products, half of them in a forward and half in a backward pass."""
+    products(scene)
+    scene.inside("backward", lambda: [scene.launch(FP32_GEMM, 300 * US) for _ in range(6)] and None)
+
+
+def test_the_line_of_what_has_no_range_in_common_is_that_of_the_forward_pass() -> None:
+    kinds = {"forward": "phase", "backward": "phase"}
+    forward, backward = place("forward", "t.py:9"), place("backward", "t.py:10")
+    kinds_and_phases = [structs.replace(one, category="phase") for one in (forward, backward)]
+    trace = traced(loop(both_passes), *kinds_and_phases, categories=kinds)
+    first = (analyze(attribute(trace)).findings or ())[0]
+    assert (first.id, first.sources, first.roles) == ("fp32_gemm", ("t.py:9",), ("called",))
+    trace = traced(loop(both_passes), kinds_and_phases[1], categories=kinds)
+    first = (analyze(attribute(trace)).findings or ())[0]
+    assert first.sources == ("t.py:10",), "no other is known"
+
+
+def uploads(scene: Scene) -> None:
+    for _ in range(40):
+        scene.host(20 * US)
+        scene.upload(2 * US, pageable=True)
+    scene.launch(BF16_GEMM, 300 * US)
+
+
+@pytest.mark.parametrize(("mark", "known"), [("sync t.py:5", ("t.py:5",)), ("saved", ())])
+def test_small_copies_have_the_marked_line_of_their_waits(
+    mark: str, known: tuple[str, ...]
+) -> None:
+    trace = traced(loop(uploads, steps=5))
+    ends = trace.calls.end[[name == "cudaMemcpyAsync" for name in trace.texts(trace.calls.name)]]
+    zero = np.zeros(len(ends), np.int64)
+    marks = Marks(zero, zero, ends + 2_000, zero + len(trace.strings), zero - 1, zero - 1)
+    strings = pa.concat_arrays([trace.strings, pa.array([mark])])
+    analysis = analyze(attribute(dataclasses.replace(trace, strings=strings, marks=marks)))
+    found = next(one for one in analysis.findings or () if one.id == "small_copies")
+    assert found.sources == known
 
 
 def behind(trace: Trace, stack: np.ndarray) -> Samples:
