@@ -173,7 +173,8 @@ def begin(source: str) -> bool:
     here.index, here.source, here.data_ns = index, source, 0
     here.start_ns = time.time_ns()
     here.depth += 1
-    emitter.own_push(emitter.label("step", Category.STEP, index))
+    if _counting:
+        emitter.own_push(emitter.label("step", Category.STEP, index))
     here.step_depth = here.depth
     return True
 
@@ -185,7 +186,8 @@ def end() -> bool:
         return True
     if here.depth != here.step_depth:
         return False
-    emitter.own_pop()
+    if _counting:
+        emitter.own_pop()
     here.depth -= 1
     here.step_depth = None
     ended = time.time_ns()

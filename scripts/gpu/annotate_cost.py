@@ -6,7 +6,9 @@
 Runs ``scripts/benchmarks/step_cost.py`` (a small and a large transformer, eager and compiled, plain
 and instrumented processes taking turns) and, while its processes start, a program with six implicit
 synchronizations. Each row is printed, and ``annotate_cost.json`` written, as soon as it is known.
-``--nsys PATH`` repeats the eager rows under nsys. Under a minute; a failure is a line in the JSON.
+Two plain processes differ by several percent, too (``control``): whether an eager step takes 1 %
+more is for ``turns_cost.py --alone``, in one process. ``--nsys PATH`` repeats the eager rows under
+nsys. Under a minute; a failure is a line in the JSON.
 """
 
 from __future__ import annotations

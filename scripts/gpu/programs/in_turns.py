@@ -17,9 +17,19 @@ from collections.abc import Callable
 
 import torch
 
-from nvprobe.instrumentation import awake, discovery, forwards, instrument, windows
+from nvprobe.instrumentation import (
+    awake,
+    discovery,
+    emitter,
+    forwards,
+    instrument,
+    sidecar,
+    windows,
+)
 
-LEAD, TIMED = 3, 6
+LEAD, TIMED = 3, 3
+"""Steps after a change that are not timed: as many as are marked in full; and those that are. Few,
+so that the two ways of a pair lie near each other, and many pairs fit into a minute."""
 PARTS = ("autograd", "syncs", "phases", "allocator", "modules")
 """Parts that are left out one by one, to see what each of them costs in the window."""
 
@@ -83,7 +93,8 @@ def parts(*, installed: bool, left_out: str = "") -> None:
     for name in instrument._PARTS:
         module = importlib.import_module(f"nvprobe.instrumentation.{name}")
         (module.install if installed and name != left_out else module.uninstall)()
-    if installed and left_out != "modules":
+    heard = not emitter.silent() or sidecar.is_open()  # else `instrument` looks for no models
+    if installed and heard and left_out != "modules":
         discovery.start()
     else:
         discovery.stop()
