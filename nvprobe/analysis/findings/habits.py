@@ -30,6 +30,10 @@ EVALUATION = r"(?i)^(eval(uat(e|ion))?|valid(at(e|ion))?)(_(step|loop|epoch))?$"
 NEAR = 4
 """Launches before a wait that may compute what it waits for."""
 LARGE_BYTES = 1_000_000
+METRICS_BYTES = 64
+"""More than a few numbers: a result, not a metric."""
+RETURNED = 2
+"""Uploads among the passes of an evaluation, after such a result was read."""
 NEARLY_ALL = 0.9
 """Of the launches; a few small kernels end before their calls by chance."""
 HALF_FULL = 0.5
@@ -94,8 +98,22 @@ def _large_downloads(steps: Sampled) -> Column:
 
 
 def _evaluation(steps: Sampled) -> Column:
-    """All that an evaluation does inside of a step."""
-    return np.asarray(steps.below(EVALUATION))
+    """All that an evaluation does inside of a step.
+
+    A pass without gradients whose result goes through the host into the next such pass, as a
+    policy's actions do, is none: the step is made of them.
+    """
+    mine, step = np.asarray(steps.below(EVALUATION)), steps.sample.step
+    results = steps.evidence.ops.bytes[steps.sample.op] > METRICS_BYTES
+    read = steps.reads & steps.launched(results)
+    sent = steps.launched(steps.uploads)
+    for one in np.unique(step[mine]).tolist():
+        rows = np.flatnonzero(mine & (step == one))
+        between = slice(rows[0], rows[-1])
+        returned = sent[between] & (np.cumsum(read[between]) > 0)
+        if np.count_nonzero(returned) >= RETURNED:
+            mine[rows] = False
+    return mine
 
 
 def _recomputed(steps: Sampled) -> Column:

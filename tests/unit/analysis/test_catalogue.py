@@ -193,6 +193,21 @@ def test_an_evaluation_takes_its_host_work_and_the_read_of_its_result_along() ->
     assert saving.low == 0, "it may be needed in each step"
 
 
+@pytest.mark.parametrize(("size", "expected"), [(4, True), (4_000, False)])
+def test_passes_that_feed_one_another_through_the_host_are_no_evaluation(
+    size: int, expected: bool
+) -> None:
+    def step(scene: Scene) -> None:
+        for _ in range(4):
+            scene.upload(2 * US, pageable=False)
+            scene.inside("evaluate", lambda: many(scene, BF16_GEMM, 10))
+            scene.item()
+            scene.ops[-1]["bytes"] = size
+        many(scene, BF16_GEMM, 10)
+
+    assert ("evaluation_in_step" in found(step)) is expected
+
+
 def tuning(scene: Scene, turns: int) -> None:
     for turn in range(10):
         scene.launch(CONVOLUTION, 50 * US)
