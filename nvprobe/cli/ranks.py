@@ -104,7 +104,7 @@ def _compared(
     """Find the captures, summarize each, and compare them."""
     from nvprobe.ranks.discovery import discover
     from nvprobe.ranks.job import job, of_job
-    from nvprobe.ranks.likeness import likenesses
+    from nvprobe.ranks.replays import replays
     from nvprobe.ranks.roster import one_job
     from nvprobe.ranks.run import map_locally, map_on_cluster
 
@@ -127,5 +127,5 @@ def _compared(
         if not read:
             raise InputError(failed[0].error)
         compared = job([one for one, _ in read])
-        late = likenesses(compared, {one.identity: source for one, source in read})
-        return compared, of_job(compared, failed, late)
+        replayed = replays(compared, {one.identity: source for one, source in read})
+        return compared, of_job(compared, failed, replayed)

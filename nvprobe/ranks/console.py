@@ -93,7 +93,9 @@ def _replayed(one: Finding) -> str:
     least, expected, most = (one.evidence.get(f"replayed_{key}_ns") for key in _REPLAYED)
     if not (isinstance(least, int) and isinstance(expected, int) and isinstance(most, int)):
         return ""
-    said = f"    if it did what rank {one.evidence['replayed_like_rank']} does, a step is by replay"
+    other = one.evidence.get("replayed_like_rank")
+    change = "without it" if other is None else f"if it did what rank {other} does"
+    said = f"    {change}, a step is by replay"
     if one.saves_ns is None:
         return f"{said} no shorter\n"
     return f"{said} {time(expected)} shorter, between {time(least)} and {time(most)}\n"

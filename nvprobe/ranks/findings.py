@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from nvprobe.analysis.verdict import duration, short_path
 from nvprobe.ranks.cautions import called, listed, together
 from nvprobe.ranks.document import Collective, Difference, Finding, Group, Straggler
+from nvprobe.ranks.late import NOTABLE
 from nvprobe.ranks.late_findings import (
     behind_findings,
     late_findings,
@@ -22,11 +23,9 @@ from nvprobe.ranks.late_findings import (
 
 if TYPE_CHECKING:
     from nvprobe.ranks.job import Job
-    from nvprobe.ranks.likeness import Likeness
+    from nvprobe.ranks.replays import Replays
 
 
-_NOTABLE = 0.02
-"""Of a step: less exposed communication is not worth a finding."""
 _SLOW = 0.5
 """Of the bandwidth that other groups of the same kind and size reach."""
 _GROUPS = 3
@@ -43,8 +42,7 @@ class Facts:
     collectives: list[Collective]
     stragglers: list[Straggler]
     differences: list[Difference]
-    likenesses: Mapping[int, Likeness] = field(default_factory=dict)
-    """Of late ranks by number: the step if they did what another one does."""
+    replays: Replays | None = None
 
     @property
     def unit(self) -> str:
@@ -159,29 +157,30 @@ def _slow_group(group: Group, one: Collective, usual: float) -> Finding:
 def _exposed(facts: Facts) -> Iterator[Finding]:
     """Communication that no compute hides, without what is waiting for a rank.
 
-    Of each collective what the rank that arrived last has of it: the others may have done their
-    compute while they waited.
+    Replayed it is what the unprofiled job gains if transfer takes no time.
     """
-    job = facts.job
-    if not job.step_ns or not len(job.members) or not all(one.gpu for one in job.roster.ranks):
+    job, replayed = facts.job, None if facts.replays is None else facts.replays.transfer
+    per_step = job.exposed_transfer_ns
+    if not job.step_ns or per_step is None or per_step < NOTABLE * job.step_ns:
         return
-    met = job.delays.arrivals
-    last = job.exposed_transfer[met.meetings.last][met.meeting]
+    most = per_step
+    if replayed is not None:
+        most = max(replayed.saved_ns)
+        if replayed.bounds_ns[1] < NOTABLE * replayed.step_ns:
+            return
     steps = np.array([max(len(one.steps), 1) for one in job.roster.ranks])
-    per_step = int(np.median(job.by_rank(last) / steps))
-    if per_step < _NOTABLE * job.step_ns:
-        return
     yield Finding(
         id="exposed_transfer",
-        title=f"Up to {duration(per_step)} of a step is transfer with no compute beside it",
+        title=f"Up to {duration(most)} of a step is transfer with no compute beside it",
         severity="medium",
         ranks=[],
         evidence={
             "exposed_transfer_ns": per_step,
             "exposed_ns": int(np.median(job.by_rank(job.members.exposed_ns) / steps)),
             "step_ns": job.step_ns,
+            **({} if replayed is None else replayed.evidence),
         },
-        saves_ns=None if job.roster.missing else per_step,  # it may be waiting for a missing one
+        saves_ns=None if job.roster.missing else most,  # it may be waiting for a missing one
         try_=[
             "start collectives earlier, or wait for the result later, with compute between",
             "bucket sizes (bucket_cap_mb of DDP), prefetching of FSDP, compression of gradients",
@@ -209,7 +208,7 @@ def _bubbles(facts: Facts) -> Iterator[Finding]:
     )
     stages = np.unique(job.members.rank[here])
     per_step = (waited / np.array([max(len(one.steps), 1) for one in job.roster.ranks]))[stages]
-    if np.median(per_step) <= _NOTABLE * job.step_ns:
+    if np.median(per_step) <= NOTABLE * job.step_ns:
         return
     ranks = tuple(job.numbers[stage] for stage in stages.tolist())
     yield Finding(
@@ -238,7 +237,7 @@ def _uneven(facts: Facts) -> Iterator[Finding]:
     met, size = job.delays.arrivals, len(job.numbers)
     waited = np.bincount(job.members.rank, met.wait_ns, size)
     steps = max(1, *(len(one.steps) for one in job.roster.ranks))
-    waits = waited > np.median(waited) + _NOTABLE * (job.step_ns or 0) * steps
+    waits = waited > np.median(waited) + NOTABLE * (job.step_ns or 0) * steps
     gpu = np.array([kind == "gpu" for kind in job.work.kind], bool)
     compute = job.work.ns[:, gpu].sum(axis=1)
     if len(compute) < 2 or not job.step_ns or not compute.any():
@@ -248,7 +247,7 @@ def _uneven(facts: Facts) -> Iterator[Finding]:
         more = float(compute[row]) - usual
         if job.numbers[row] in late or waits[row]:
             continue
-        if more < _UNEVEN * usual or more < _NOTABLE * job.step_ns:
+        if more < _UNEVEN * usual or more < NOTABLE * job.step_ns:
             continue
         most = int(np.argmax((job.work.ns[row] - np.median(job.work.ns, axis=0)) * gpu))
         yield Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from nvprobe.trace import Column
 from nvprobe.version import __version__
 
 if TYPE_CHECKING:
-    from nvprobe.ranks.likeness import Likeness
+    from nvprobe.ranks.replays import Replays
 
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no member can leave before all have arrived."""
@@ -72,6 +72,19 @@ class Job:
         """int64 ns per member: transfer without compute beside it that holds work up, at most."""
         exposed = np.minimum(self.members.exposed_ns, self.members.holds_ns)
         return np.minimum(self.delays.arrivals.transfer_ns, exposed)
+
+    @cached_property
+    def exposed_transfer_ns(self) -> int | None:
+        """The same per step: of each collective what the rank that arrived last has of it.
+
+        The others may have done their compute while they waited.
+        """
+        if not len(self.members) or not all(one.gpu for one in self.roster.ranks):
+            return None
+        met = self.delays.arrivals
+        last = self.exposed_transfer[met.meetings.last][met.meeting]
+        steps = np.array([max(len(one.steps), 1) for one in self.roster.ranks])
+        return int(np.median(self.by_rank(last) / steps))
 
     def by_rank(self, values: Column) -> Column:
         """int64 sums of a value per member by rank."""
@@ -175,13 +188,13 @@ def reduced(found: Sequence[Summary], failed: Sequence[document.Failed] = ()) ->
 def of_job(
     found: Job,
     failed: Sequence[document.Failed] = (),
-    likenesses: Mapping[int, Likeness] | None = None,
+    replays: Replays | None = None,
 ) -> document.Document:
-    """The document of a job that is reduced already; ``likenesses``: of late ranks, replayed."""
+    """The document of a job that is reduced already."""
     groups, collectives = communication.tables(found)
     late = _stragglers(found)
     differs = differences(found.roster.ranks)
-    facts = findings.Facts(found, groups, collectives, late, differs, likenesses or {})
+    facts = findings.Facts(found, groups, collectives, late, differs, replays)
     return document.Document(
         schema=document.SCHEMA,
         nvprobe=__version__,

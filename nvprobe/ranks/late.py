@@ -27,7 +27,7 @@ from nvprobe.trace import Column
 START_UP = 3
 """From so many steps on the first one does not count: ranks enter a capture at different times."""
 NOTABLE = 0.02
-"""Of a step: a delay that came once is not worth a line below this, on average over the steps."""
+"""Of a step: less communication is not worth a line, nor less per step of one delay."""
 _IN_ONE = 0.75
 """Share of all delays that has to lie in one step of a rank for it to have been late once."""
 

@@ -18,6 +18,7 @@ from nvprobe.trace import Column
 
 if TYPE_CHECKING:
     from nvprobe.ranks.findings import Facts
+    from nvprobe.ranks.replays import Replayed
 
 _TRY = {
     "compute": (
@@ -56,7 +57,7 @@ def _own_work(facts: Facts, one: Straggler) -> str:
         f"Rank {one.rank} has {duration(one.late_ns)} more GPU work per step than the others"
         f"{f', in {short_path(one.path, 40)}' if one.path else ''}"
     )
-    like = facts.likenesses.get(one.rank)
+    like = _like(facts, one)
     if like is not None and like.gains:
         return f"{said}; by replay it costs the job {duration(like.bounds_ns[1])} per step"
     if facts.job.behind:
@@ -132,11 +133,15 @@ def _try(facts: Facts, one: Straggler) -> list[str]:
 
 def _replayed(facts: Facts, one: Straggler) -> dict[str, int | None]:
     """What replay says of the rank, where it was replayed and calibrations agree."""
-    like = facts.likenesses.get(one.rank)
+    like = _like(facts, one)
     if like is None or like.gains is None:
         return {}
-    keys = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
-    return {"replayed_like_rank": like.other, **dict(zip(keys, like.bounds_ns, strict=True))}
+    return {"replayed_like_rank": like.other, **like.evidence}
+
+
+def _like(facts: Facts, one: Straggler) -> Replayed | None:
+    """The step if the rank did what another one does."""
+    return None if facts.replays is None else facts.replays.late.get(one.rank)
 
 
 def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
@@ -144,7 +149,7 @@ def _saving(facts: Facts, one: Straggler, alone: Column) -> int | None:
 
     Nothing where by replay the job may gain nothing.
     """
-    job, like = facts.job, facts.likenesses.get(one.rank)
+    job, like = facts.job, _like(facts, one)
     if facts.unit != "step" or (like is not None and not like.gains):
         return None
     expected = 0 if like is None else like.bounds_ns[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,6 +118,20 @@ class JointReplay:
         for models, joint in zip(self.bases, self.joints, strict=True):
             alike = [models[other] if one == row else model for one, model in enumerate(models)]
             step = swapped.joint(alike, self.low, self.samples[0].steps).step_ns()
+            saved.append(round(self.step_ns * (1 - step / max(joint.step_ns(), 1))))
+        return saved
+
+    def free_transfer(self) -> list[int]:
+        """ns by which a step is shorter if collectives take no time once all members are there."""
+        codes, saved = self.ranks.codes(self.low, self.samples[0].steps), []
+        for models, joint in zip(self.bases, self.joints, strict=True):
+            free = [
+                dataclasses.replace(
+                    model, ops=model.ops.with_columns(dur=np.where(code >= 0, 1, model.ops.dur))
+                )
+                for model, code in zip(models, codes, strict=True)
+            ]
+            step = self._joint(free).step_ns()
             saved.append(round(self.step_ns * (1 - step / max(joint.step_ns(), 1))))
         return saved
 

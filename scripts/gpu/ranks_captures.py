@@ -18,7 +18,7 @@ collective takes between 3/4 and 4/3 of its time by events; so does, of `tensor`
 exposed transfer, which is all that they communicate, and of `ddp`, where it is the last bucket, it
 is between 0.6 of that and twice that; there is no finding where the GPU that arrives last idles
 longer than that, or where it is less than 2 % of a step. `blocking` has the finding
-`exposed_transfer`; what came of it lies between half of what was promised and 1.1 times that, and
+`exposed_transfer`; what came of it lies between 0.4 and 1.1 times what was promised at most, and
 `hidden` promises no more than what did not come.
 """
 
@@ -320,7 +320,7 @@ def planted(rows: dict[str, Any]) -> dict[str, Any]:
         "found_before": bool(promised),
         "less_after": not left or left[0] <= 1.1 * promised[0] - gain,
         "gain_within_the_promise": bool(promised) and gain <= 1.1 * promised[0],
-        "half_of_it_came": bool(promised) and gain >= 0.5 * promised[0],
+        "enough_of_it_came": bool(promised) and gain >= 0.4 * promised[0],
     }
 
 

@@ -1,4 +1,4 @@
-"""What a late rank costs: the step of its job if it did what another rank does."""
+"""What the job gains if a late rank does what another one does, and if transfer takes no time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from nvprobe.cli import cli
 from nvprobe.cli.settings import Settings
-from nvprobe.ranks import likeness
+from nvprobe.ranks import replays as module
 from nvprobe.ranks.discovery import discover
 from nvprobe.ranks.document import Finding
 from nvprobe.ranks.job import Job, job, of_job
-from nvprobe.ranks.likeness import Likeness, likenesses
 from nvprobe.ranks.map import summarize
+from nvprobe.ranks.replays import Replayed, Replays, replays
 from nvprobe.ranks.simulation import JointReplay, read_job
 from tests.unit.ranks import traces
 
@@ -40,14 +40,14 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gpu_bound(folder, ranks=3, late_us={1: LATE_US, 2: 40}, clock_us={2: 4000})
 
 
-def compared(folder: Path) -> tuple[Job, dict[int, Likeness]]:
+def compared(folder: Path) -> tuple[Job, dict[int, Replayed]]:
     read = [(one, source) for source in discover([folder]) for one in summarize(source)]
     found = job([one for one, _ in read])
-    return found, likenesses(found, {one.identity: source for one, source in read})
+    return found, replays(found, {one.identity: source for one, source in read}).late
 
 
-def straggler(found: Job, late: dict[int, Likeness]) -> Finding:
-    return next(one for one in of_job(found, (), late).findings if one.id == "straggler")
+def straggler(found: Job, late: dict[int, Replayed]) -> Finding:
+    return next(one for one in of_job(found, (), Replays(late)).findings if one.id == "straggler")
 
 
 def test_the_job_gains_until_the_next_rank_is_last(late: Path) -> None:
@@ -104,9 +104,29 @@ def test_what_replay_says_decides_the_promise(late: Path) -> None:
         ((0, -500), None, 0),
         ((-500, 80_000), None, None),
     ):
-        finding = straggler(found, {1: Likeness(2, saved, 700_000)})
+        finding = straggler(found, {1: Replayed(saved, 700_000, 2)})
         assert finding.saves_ns == promised
         assert finding.evidence.get("replayed_saves_ns") == said
+
+
+def test_transfer_that_nothing_hides_is_what_the_job_gains_without_it(late: Path) -> None:
+    """An all-reduce of 100 µs on the stream of the compute, after each step's product."""
+    read = [(one, source) for source in discover([late]) for one in summarize(source)]
+    found = job([one for one, _ in read])
+    transfer = replays(found, {one.identity: source for one, source in read}).transfer
+    assert transfer is not None
+    saved = list(transfer.saved_ns)
+    assert saved == pytest.approx([traces.TRANSFER_US * 1000] * len(saved), abs=3_000)
+    assert exposed(found, transfer) == [max(saved)]
+    assert exposed(found, None) == [found.exposed_transfer_ns]
+    assert exposed(found, Replayed((0, 90_000), 700_000)) == [90_000]
+    assert exposed(found, Replayed((0, 20_000), 700_000)) == []  # 10 µs are expected
+
+
+def exposed(found: Job, transfer: Replayed | None) -> list[int | None]:
+    """What the finding promises, where there is one."""
+    findings = of_job(found, (), Replays(transfer=transfer)).findings
+    return [one.saves_ns for one in findings if one.id == "exposed_transfer"]
 
 
 def test_stages_of_a_pipeline_are_not_replayed_together(tmp_path: Path) -> None:
@@ -120,7 +140,7 @@ def test_stages_of_a_pipeline_are_not_replayed_together(tmp_path: Path) -> None:
 
 
 def test_large_captures_are_not_read_again(late: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likeness, "_BYTES", 10)
+    monkeypatch.setattr(module, "_BYTES", 10)
     assert compared(late)[1] == {}
 
 
