@@ -16,7 +16,7 @@ from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.sampled import BACKWARD, PAGEABLE, Sampled
 from nvprobe.analysis.findings.sources import named
 from nvprobe.analysis.kernels.classes import Family
-from nvprobe.analysis.replay.edits.calls import unblocked, without
+from nvprobe.analysis.replay.edits.calls import made_before, unblocked, without
 from nvprobe.analysis.replay.edits.waits import less_often, remove_sync
 from nvprobe.analysis.replay.levels import Edit
 from nvprobe.analysis.replay.sample import Sample
@@ -197,6 +197,7 @@ HABITS: tuple[Habit, ...] = (
             "make masks, positions and constants on the GPU, once: register_buffer",
             "where they change, make them with the batch, pinned, and copy with non_blocking=True",
         ),
+        edit=made_before,
     ),
     Habit(
         "large_download",

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analysis.model import Steps
-from nvprobe.analysis.replay.calls import Recorded, leading_thread, recorded_events
+from nvprobe.analysis.replay.calls import (
+    HOST_TO_DEVICE,
+    PAGEABLE,
+    Recorded,
+    leading_thread,
+    recorded_events,
+)
 from nvprobe.analysis.replay.crossing import stream_waits
 from nvprobe.analysis.replay.edges import Edges, Placed, edges, position
 from nvprobe.analysis.replay.model import EventKind, HostEvents, Model, QueuedOps
@@ -36,6 +42,8 @@ class Captured:
     """Row of ``trace.ops`` per op of the model."""
     op_start: Column
     op_end: Column
+    staged: Column
+    """Bool per op: a copy from pageable memory."""
     process: int
     step_index: Column
     """Per step: the number in its name, else its position."""
@@ -119,7 +127,8 @@ def _model(
     depends = stream_waits(
         trace, waits.streams, process, used, events.begin, first, stream, start, end
     )
-    placed = Placed(event, stream, start, end, begin, begin + dur[event], depends)
+    staged = (ops.copy_kind[op] == HOST_TO_DEVICE) & (ops.source_memory[op] == PAGEABLE)
+    placed = Placed(event, stream, start, end, begin, begin + dur[event], depends, staged)
     found = edges(placed, len(used))
     zero = int(events.begin[0])
     tails = np.where(found.tails > 0, found.tails - zero, found.tails)
@@ -131,7 +140,9 @@ def _model(
     gap, dur = _evened(events, calls.name, first, events.gap, dur)
     evened = dataclasses.replace(uncut.events, gap=gap, dur=dur)
     model = dataclasses.replace(uncut, events=evened)
-    return Captured(model, uncut, events, op, start, end, process, index, found, waits.inputs, lost)
+    return Captured(
+        model, uncut, events, op, start, end, staged, process, index, found, waits.inputs, lost
+    )
 
 
 def _evened(

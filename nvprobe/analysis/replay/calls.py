@@ -14,7 +14,7 @@ from nvprobe.attribution.model import Attribution
 from nvprobe.trace import NO_ROW, Calls, Column, Table, column
 from nvprobe.trace.cuda_calls import ALLOCATIONS, SYNCS, CallRole, call_roles
 
-PAGEABLE = 1
+PAGEABLE, HOST_TO_DEVICE = 1, 1
 STAGED_NS = 50_000
 """A call on pageable memory that lasts longer may stand for the copy itself."""
 _KINDS = (

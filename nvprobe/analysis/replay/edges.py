@@ -33,6 +33,8 @@ class Placed:
     """When its call would have ended without waiting."""
     waits_for: Column
     """Op of another stream that a wait-event call put before it, ``NOTHING``."""
+    staged: Column
+    """Bool: a copy from pageable memory, which the host first copies piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def edges(ops: Placed, streams: int) -> Edges:
     tails[ops.stream[started]] = ops.start[started] - usual_gap
     out_gap[~has], out_lat[started] = usual_gap, usual_lat
     dep, dep_lat = _dependencies(ops, before, first, out_gap, out_lat, usual_gap, usual_lat)
-    late = first & has & ~queued & ~free & (lat >= LATE_NS) & (dep == NOTHING)
+    late = first & has & ~queued & ~free & (lat >= LATE_NS) & (dep == NOTHING) & ~ops.staged
     return Edges(out_gap, out_lat, dep, dep_lat, tails, int(lat[late].sum()), usual_gap, usual_lat)
 
 

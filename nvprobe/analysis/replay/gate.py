@@ -87,9 +87,9 @@ def pieces(events: int, steps: int) -> list[tuple[int, int]]:
 
 
 def usual(captured: Captured) -> Model:
-    """One gap and one latency for all ops but the nodes of graphs."""
+    """One gap and one latency for all ops but nodes of graphs and copies that the host stages."""
     ops, found = captured.uncut.ops, captured.edges
-    launched = ops.lat != NEVER
+    launched = (ops.lat != NEVER) & ~captured.staged
     return dataclasses.replace(
         captured.uncut,
         ops=dataclasses.replace(

@@ -158,6 +158,22 @@ def host_tensors(scene: Scene, place: str, pageable: bool) -> None:
     many(scene, BF16_GEMM, 4)
 
 
+def test_a_tensor_made_once_spares_the_work_of_making_it() -> None:
+    def made(scene: Scene) -> None:
+        scene.host(1000 * US)
+        scene.upload(100 * US, pageable=True)
+
+    def body(scene: Scene) -> None:
+        many(scene, BF16_GEMM, 20)
+        named(scene, "forward", body=lambda: made(scene))
+        many(scene, BF16_GEMM, 20)
+
+    saving = found(body)["host_tensors"].step_saving
+    assert saving is not None
+    assert saving.low < 25 < saving.mid
+    assert 800 * US < saving.mid / 100 * saving.step_ns < 1100 * US
+
+
 def download(scene: Scene, size: int) -> None:
     many(scene, BF16_GEMM, 4)
     scene._start(

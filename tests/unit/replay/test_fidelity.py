@@ -84,6 +84,22 @@ def test_a_scene_is_replayed_exactly() -> None:
     assert np.all(awaits[kinds == EventKind.LAUNCH] == NOTHING)
 
 
+@pytest.mark.parametrize("pageable", [True, False])
+def test_a_copy_that_the_host_stages_begins_late_for_a_known_reason(pageable: bool) -> None:
+    def body(scene: Scene) -> None:
+        scene.host(300 * US)
+        scene.gpu_free[7] = scene.now + 105 * US
+        scene.upload(200 * US, pageable=pageable)
+        scene.launch(ADD, 50 * US)
+        scene.item()
+
+    captured = built(loop(body, steps=5).trace())
+    assert captured is not None
+    found = fidelity(captured)
+    assert (found.late_ns == 0) == pageable
+    assert found.passed == pageable
+
+
 def test_of_a_long_capture_some_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = built(loop(mixed, steps=60).trace())
     assert captured is not None

@@ -34,6 +34,22 @@ def without(sample: Sample, events: Column) -> Edit:
     return edit
 
 
+def made_before(sample: Sample, events: Column) -> Edit:
+    """Uploads of what is made once, before the loop, and the work of making it.
+
+    Low: it is made in each step, on the GPU, by as much work of the host that nobody waits for.
+    """
+
+    def edit(model: Model, level: Level) -> None:
+        if level != Level.LOW:
+            drop(model, events)
+            return
+        unwait(model, events)
+        drop_ops(model, ops_of(model, events))
+
+    return edit
+
+
 def unblocked(sample: Sample, events: Column) -> Edit:
     """Launches that return before their kernels have ended. Low: half of their time remains."""
 
