@@ -37,7 +37,7 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
     overhead = _section(run, "overhead")
     return ProfilingCost(
         backend="torch" if run.get("backend") == "torch" else "nsys",
-        bare=_step_time(_section(overhead, "bare")),
+        bare=_before_window(run, _step_time(_section(overhead, "bare"))),
         window=_step_time(_section(overhead, "window")),
         costs=_costs(_section(run, "calibration")),
         graph_nodes=_graph_nodes(run),
@@ -94,16 +94,42 @@ def _step_time(facts: dict[str, Any]) -> StepTime | None:
     return StepTime(step, spread, int(facts.get("steps") or 0), int(facts.get("groups") or 0))
 
 
+def _before_window(run: dict[str, Any], bare: StepTime | None) -> StepTime | None:
+    """``bare``, without groups after the window where there are others before it.
+
+    What nsys has recorded it still works on then, and steps take up to half as long again. Later
+    versions time no such groups.
+    """
+    groups = _bare_groups(run)
+    if bare is None or not groups or len(groups) == bare.groups:
+        return bare
+    try:
+        steps = [group["end"] - group["first"] for group in groups]
+        each = [group["elapsed_ns"] / n for group, n in zip(groups, steps, strict=True)]
+    except (KeyError, TypeError, ZeroDivisionError):
+        return bare
+    spread = round((max(each) - min(each)) / 2) if len(each) > 1 else None
+    return StepTime(round(statistics.median(each)), spread, sum(steps), len(each))
+
+
+def _bare_groups(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The timed groups of bare steps: those before the window, where there are any."""
+    groups = [one for one in run.get("step_groups") or () if isinstance(one, dict)]
+    bare = [one for one in groups if one.get("kind") == "bare"]
+    opened = next((one.get("first") for one in groups if one.get("kind") == "window"), None)
+    before = [one for one in bare if isinstance(opened, int) and one.get("first", opened) < opened]
+    return before or bare
+
+
 def _host_step(run: dict[str, Any]) -> int | None:
     """The median time from one bare step to the next; the last of a group waits for the GPU."""
     periods = _section(run, "step_periods")
     found: list[int] = []
     try:
         first, known = periods["first"], periods["host_ns"]
-        for group in run.get("step_groups") or ():
-            if group["kind"] == "bare":
-                begin, last = group["first"], group["end"] - 1
-                found += known[max(begin - first, 0) : max(last - first, 0)]
+        for group in _bare_groups(run):
+            begin, last = group["first"], group["end"] - 1
+            found += known[max(begin - first, 0) : max(last - first, 0)]
         return round(statistics.median(found)) if len(found) >= _LEAST_PERIODS else None
     except (KeyError, TypeError):
         return None

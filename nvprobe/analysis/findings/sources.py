@@ -176,7 +176,8 @@ class _Lines:
         syncs, call = self.evidence.waits.syncs, self._about(finding)[0]
         copies = finding.ops is not None and self.evidence.ops.kind[finding.ops] == OpKind.MEMCPY
         call = np.unique(call[call >= 0])
-        if finding.calls is not None or not np.all(copies) or not len(call):
+        apart = finding.calls is not None or finding.id in _OF_ALL
+        if apart or not np.all(copies) or not len(call):
             return ()
         waits, count = syncs.calls, len(call)
         thread = np.append(self._calls.thread[call], waits.thread)

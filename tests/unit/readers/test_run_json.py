@@ -73,11 +73,12 @@ def test_another_run_beside_the_file_says_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_the_host_of_bare_steps_is_their_period_but_of_the_last_which_waits(tmp_path: Path) -> None:
-    periods = {"first": 2, "host_ns": [90, 80, 5, 7, 6, 400, 8, 9, 500, 20]}
+    periods = {"first": 2, "host_ns": [90, 80, 5, 7, 6, 400, 8, 9, 500, 20, 50, 50, 50, 50]}
     groups = [
         {"kind": "bare", "first": 4, "end": 8},
         {"kind": "bare", "first": 8, "end": 11},
         {"kind": "window", "first": 11, "end": 12},
+        {"kind": "bare", "first": 12, "end": 16},
     ]
     cost = read_profiling_cost(folder(tmp_path, step_periods=periods, step_groups=groups))
     assert cost is not None
@@ -104,3 +105,22 @@ def test_too_few_or_damaged_periods_say_nothing_of_the_host(
     cost = read_profiling_cost(folder(tmp_path, **known | damaged))
     assert cost is not None
     assert cost.host_ns is None
+
+
+def timed(kind: str, first: int, end: int, elapsed_ns: int) -> dict[str, Any]:
+    return {"kind": kind, "first": first, "end": end, "elapsed_ns": elapsed_ns}
+
+
+def test_groups_after_the_window_count_only_where_none_is_before_it(tmp_path: Path) -> None:
+    overhead = {"bare": {"step_ns": 8_000, "spread_ns": 1_000, "steps": 15, "groups": 3}}
+    window, after = timed("window", 10, 15, 50_000), [
+        timed("bare", 16, 21, 40_000), timed("bare", 21, 26, 41_000)
+    ]  # fmt: skip
+    groups = [timed("bare", 3, 8, 30_000), window, *after]
+    cost = read_profiling_cost(folder(tmp_path, overhead=overhead, step_groups=groups))
+    assert cost is not None
+    assert cost.bare == StepTime(6_000, None, 5, 1)
+    overhead = {"bare": {"step_ns": 8_100, "spread_ns": 100, "steps": 10, "groups": 2}}
+    cost = read_profiling_cost(folder(tmp_path, overhead=overhead, step_groups=[window, *after]))
+    assert cost is not None
+    assert cost.bare == StepTime(8_100, 100, 10, 2)
