@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Whether `nvprobe launch` tells the truth about what profiling costs: loops of five kinds.
 
-    python scripts/gpu/overhead_check.py [--out FOLDER] [--only gpu,host] [--all] [--measure]
+    python scripts/gpu/overhead_check.py [--out FOLDER] [--only gpu,host] [--all]
+        [--ways nsys] [--ready]
 
 Each program runs alone (its own clock, groups of five steps between synchronizations) before and
 after it is launched: under nsys, with CUDA graphs whole, and under torch.profiler. The unprofiled
 step of the launch and of its report is held against the mean of both runs alone; ``alone_apart_%``
 says how far these are apart. Every row is printed, and ``overhead_check.json`` written, as soon as
-it is known. At most 45 s a kind; ``--all``: windows at other steps, too; ``--measure``: after
-``nvprobe doctor --measure``, a minute, which says on this machine what the nodes of graphs cost
-that nsys does not record.
+it is known. At most 45 s a kind; ``--all``: windows at other steps, too; ``--ways``: only these.
+``--ready``: first measures what the nodes of graphs cost here that nsys does not record, which is
+the part of ``nvprobe doctor --measure`` that these launches need; 20 s instead of a minute.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--measure", action="store_true", help="calibrate the machine first")
+    parser.add_argument("--ways", default=",".join(LAUNCHES), help="launches, by commas")
+    parser.add_argument("--ready", action="store_true", help="measure nodes that wait, first")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    if chosen.measure:
-        print(run([sys.executable, "-m", "nvprobe", "doctor", "--measure"]).stdout, flush=True)
+    if chosen.ready:
+        print(json.dumps(measure_ready()), flush=True)
     rows: list[dict[str, Any]] = []
     for kind in chosen.only.split(","):
         ways = (*KINDS[kind], *(MORE.get(kind, ()) if chosen.all else ()))
+        ways = tuple(way for way in ways if way in chosen.ways.split(","))
         for row in kept_going(kind, rows_of(kind, ways)):
             rows.append(row)
             print(json.dumps(row), flush=True)
@@ -66,6 +69,29 @@ def main() -> int:
     missed = [f"{row['kind']}, {row['how']}" for row in rows if not row["within"]]
     print(json.dumps({"rows": len(rows), "limit_%": WITHIN, "missed": missed}), flush=True)
     return int(bool(missed))
+
+
+def measure_ready() -> dict[str, Any]:
+    """Keep for the launches on this machine what `calibration.measure` does of nodes that wait."""
+    sys.path.insert(0, str(ROOT))
+    from nvprobe.launch import calibration
+    from nvprobe.nsys import find_nsys
+
+    nsys = find_nsys()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bare = calibration._run(folder, "alone", calibration._LOOPS)
+        under = calibration._under(nsys, calibration._READY, folder / "ready")
+        ready = calibration._run(folder, "ready", under)
+    cost = calibration.costs(bare, bare, bare, ready)["ready_node_ns"]
+    document = {
+        "machine": calibration.machine(nsys),
+        "measured_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "nsys": {"ready_node_ns": cost},
+        "loops": {"alone": bare, "nsys, not recording": ready},
+    }
+    calibration._keep(document)
+    return document
 
 
 def kept_going(kind: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
