@@ -8,7 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from nvprobe.analysis.model import UNKNOWN
-from nvprobe.ranks.document import Document, Finding
+from nvprobe.ranks.document import Document
+from nvprobe.ranks.late_findings import by_replay
 from nvprobe.readers.input_errors import counted
 from nvprobe.report.console.format import percent, plain, size, time
 from nvprobe.report.console.tables import more, names, numbers, table, words
@@ -63,9 +64,6 @@ def _ranks(found: Document, rows: int, width: int) -> RenderableType:
     return Group(listed, *more(len(order) - len(shown), "rank", "--json"), Text(note, "dim"))
 
 
-_REPLAYED = ("least", "saves", "most")
-
-
 def _findings(found: Document, _: int, __: int) -> Text | None:
     if not found.findings:
         return None
@@ -81,24 +79,12 @@ def _findings(found: Document, _: int, __: int) -> Text | None:
         own, usual = one.evidence.get("own_ns"), one.evidence.get("usual_ns")
         if isinstance(own, int) and isinstance(usual, int):
             out.append(f"    {time(own)} per step, the others {time(usual)}\n")
-        out.append(_replayed(one))
+        if said := by_replay(one):
+            out.append(f"    {said}\n")
         for advice in one.try_[:2]:
             out.append(f"    try: {advice}\n")
     out.rstrip()
     return out
-
-
-def _replayed(one: Finding) -> str:
-    """What replay says of a late rank, in a line."""
-    least, expected, most = (one.evidence.get(f"replayed_{key}_ns") for key in _REPLAYED)
-    if not (isinstance(least, int) and isinstance(expected, int) and isinstance(most, int)):
-        return ""
-    other = one.evidence.get("replayed_like_rank")
-    change = "without it" if other is None else f"if it did what rank {other} does"
-    said = f"    {change}, a step is by replay"
-    if one.saves_ns is None:
-        return f"{said} no shorter\n"
-    return f"{said} {time(expected)} shorter, between {time(least)} and {time(most)}\n"
 
 
 def _collectives(found: Document, rows: int, width: int) -> RenderableType | None:

@@ -37,6 +37,9 @@ _TRY = {
 }
 
 
+_NO_SHORTER = "by replay a step of the job is not shorter without that"
+
+
 def without_reason(facts: Facts, one: Behind) -> str:
     """``rank 0 arrives last, but its host takes no longer: it entered the capture … later``."""
     number, entered = facts.job.numbers[one.rank], one.entered_ns or 0
@@ -60,6 +63,8 @@ def _own_work(facts: Facts, one: Straggler) -> str:
     like = _like(facts, one)
     if like is not None and like.gains:
         return f"{said}; by replay it costs the job {duration(like.bounds_ns[1])} per step"
+    if like is not None and like.gains is False:
+        return f"{said}; {_NO_SHORTER}"
     if facts.job.behind:
         return f"{said}; nobody waits for it here: {without_reason(facts, facts.job.behind[0])}"
     if any(other.seen_in != one.seen_in for other in facts.stragglers):
@@ -74,9 +79,11 @@ def late_title(facts: Facts, one: Straggler) -> str:
     of_step = ""
     if facts.unit == "step" and facts.job.step_ns:
         of_step = f" ({one.late_ns / facts.job.step_ns:.0%} of it)"
+    like = _like(facts, one)
     return (
         f"Rank {one.rank} is late: the others wait {duration(one.late_ns)} per {facts.unit}"
         f"{of_step} for {_cause(one)}"
+        f"{f'; {_NO_SHORTER}' if like is not None and like.gains is False else ''}"
     )
 
 
@@ -206,3 +213,18 @@ def once_title(facts: Facts, one: Once) -> str:
     """``rank 1 was late once: by 40 ms in step 12``."""
     number = facts.job.numbers[one.rank]
     return f"rank {number} was late once: by {duration(one.ns)} in step {one.step}"
+
+
+def by_replay(one: Finding) -> str:
+    """``if it did what rank 0 does, a step is by replay 20.6 ms shorter, between …``, or nothing.
+
+    Where the job gains nothing, the title says it.
+    """
+    keys = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
+    known = [value for key in keys if isinstance(value := one.evidence.get(key), int)]
+    if len(known) < len(keys) or one.saves_ns is None:
+        return ""
+    least, expected, most = (duration(ns) for ns in known)
+    other = one.evidence.get("replayed_like_rank")
+    change = "without it" if other is None else f"if it did what rank {other} does"
+    return f"{change}, a step is by replay {expected} shorter, between {least} and {most}"

@@ -13,6 +13,7 @@ import numpy as np
 from nvprobe.analysis.verdict import duration
 from nvprobe.ranks.document import Document
 from nvprobe.ranks.job import Job
+from nvprobe.ranks.late_findings import by_replay
 from nvprobe.report.page.still import escaped, panel, still_page, tile
 from nvprobe.trace import Column
 
@@ -57,7 +58,8 @@ def _findings(found: Document) -> str:
     items = []
     for one in found.findings:
         saves = f" saves at most {duration(one.saves_ns)} per step" if one.saves_ns else ""
-        advice = "".join(f"<li>{escaped(line)}</li>" for line in one.try_)
+        lines = [line for line in (by_replay(one), *one.try_) if line]
+        advice = "".join(f"<li>{escaped(line)}</li>" for line in lines)
         items.append(
             f'<li class="finding"><div class="finding-head"><span class="chip {one.severity}">'
             f"{one.severity}</span><h3>{escaped(one.title)}</h3>"

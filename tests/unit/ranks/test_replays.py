@@ -107,6 +107,7 @@ def test_what_replay_says_decides_the_promise(late: Path) -> None:
         finding = straggler(found, {1: Replayed(saved, 700_000, 2)})
         assert finding.saves_ns == promised
         assert finding.evidence.get("replayed_saves_ns") == said
+        assert ("not shorter" in finding.title) == (said == 0)
 
 
 def test_transfer_that_nothing_hides_is_what_the_job_gains_without_it(late: Path) -> None:
