@@ -6,7 +6,8 @@
 
 First `programs/two_ranks_alone.py`: bandwidths by CUDA events, and the step of each kind without a
 profiler. Then each kind of `programs/two_ranks.py` under `nvprobe launch torchrun` (steps 10 to
-14), as it is and with rank 1 late. Whatever fails or takes too long is a line in
+14), as it is, with rank 1 late, and with an eighth more tokens on rank 1, for which it has to be
+named. Whatever fails or takes too long is a line in
 ``ranks_captures.json``, which is written after each job, as is ``JOB.tar.xz`` with its captures and
 what it printed (without reports of nsys, which hold environments; 14 MB at most in all).
 
@@ -46,10 +47,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PROGRAMS = HERE / "programs"
 LATE_CYCLES = 3_000_000
+UNEVEN = 0.125
+"""Of the tokens: so many more rank 1 has in a job that is called uneven."""
 ALONE = ("ddp", "blocking", "hidden", "tensor", "fsdp2")
 JOBS = (
     "ddp_late", "ddp", "blocking", "hidden", "fsdp2_late", "tensor_late", "tensor", "compiled_late",
-    "fsdp2", "compiled",
+    "fsdp2", "compiled", "ddp_uneven",
 )  # fmt: skip
 ALONE_S, JOB_S, END_S = 80.0, 60.0, 5.0
 """Limits: without a profiler, of a job, and between an interrupt and the kill."""
@@ -186,7 +189,8 @@ def captured(name: str, nsys: str, scratch: Path, limit_s: float) -> dict[str, A
     kind, _, late = name.partition("_")
     folder, beside = scratch / "runs" / name / "job", scratch / "runs" / name
     launch = [sys.executable, "-m", "nvprobe", "launch", "--steps", "10:14", "-o", str(folder)]
-    words = torchrun("two_ranks.py", kind, "--late", str(LATE_CYCLES if late else 0))
+    plant = {"late": ("--late", str(LATE_CYCLES)), "uneven": ("--uneven", str(UNEVEN))}
+    words = torchrun("two_ranks.py", kind, *plant.get(late, ()))
     row = run([*launch, *words], beside, limit_s, NVPROBE_NSYS=nsys)
     if (folder / "ranks.json").exists():
         row |= json.loads((folder / "ranks.json").read_text())
@@ -211,7 +215,11 @@ def held(name: str, row: dict[str, Any], by_hand: dict[str, Any]) -> dict[str, A
                                for one in row["ranks"]),
         "printed": lambda: row["verdict"][:40] in row["stderr"],
     }  # fmt: skip
-    if late:
+    if late == "uneven":
+        checks["late_rank_named"] = lambda: any(
+            (one["rank"], one["cause"]) == (1, "compute") for one in row["stragglers"]
+        )
+    elif late:
         checks |= of_the_plant(row, by_hand.get("spin_s", 0) * 1e9)
     else:
         checks["named_by_hand"] = lambda: all(slower(one, row) for one in row["stragglers"])

@@ -1,11 +1,12 @@
 """A transformer block stack on several ranks; what communicates how is the first argument.
 
-    torchrun --nproc-per-node 2 two_ranks.py KIND [--late CYCLES] [--steps N]
+    torchrun --nproc-per-node 2 two_ranks.py KIND [--late CYCLES] [--uneven SHARE] [--steps N]
 
 KIND: ``ddp``, ``fsdp2``, ``tensor`` (tensor parallel), ``compiled`` (functional collectives
 inside torch.compile), ``blocking`` (gradients are reduced one after the other on the compute
 stream after the backward pass) and ``hidden`` (the same as they become ready, on their own
-stream). ``--late``: rank 1 spins for so many cycles of its GPU in each step. Without a GPU it is
+stream). ``--late``: rank 1 spins for so many cycles of its GPU in each step. ``--uneven``: it has
+so many more tokens, as a share (not of kinds that exchange activations). Without a GPU it is
 small, runs on gloo, and sleeps for the time of the spin: to try the script that captures it.
 """
 
@@ -138,13 +139,15 @@ def synchronize() -> None:
 
 
 def train(
-    model: nn.Module, finish: Callable[[], None], steps: int, late: int = 0, wait: bool = False
-) -> list[float]:
+    model: nn.Module, finish: Callable[[], None], steps: int, late: int = 0, wait: bool = False,
+    uneven: float = 0,
+) -> list[float]:  # fmt: skip
     """Train some steps; seconds of each, ``wait``: to the end of its GPU work."""
     kinds = {type(parameter) for parameter in model.parameters()}
     alike = None if len(kinds) == 1 else False  # torch does not mix kinds of tensors in one kernel
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=alike)
-    x = torch.randn(TOKENS, WIDTH, device=next(model.parameters()).device, dtype=DTYPE)
+    tokens = TOKENS + int(uneven * TOKENS) * dist.get_rank()
+    x = torch.randn(tokens, WIDTH, device=next(model.parameters()).device, dtype=DTYPE)
     times = []
     for _ in range(steps):
         begin = time.perf_counter()
@@ -167,12 +170,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
     parser.add_argument("--late", type=int, default=0)
+    parser.add_argument("--uneven", type=float, default=0)
     parser.add_argument("--steps", type=int, default=30)
     given = parser.parse_args()
     device = connect()
     torch.manual_seed(0)
     model, finish = build(given.kind, device)
-    train(model, finish, given.steps, given.late)
+    train(model, finish, given.steps, given.late, uneven=given.uneven)
     dist.destroy_process_group()
 
 
