@@ -123,6 +123,34 @@ def test_ranges_close_on_exceptions_interrupts_and_in_threads(torch_recorder: Re
     assert list(by_thread.values()) == [NET_PATHS] * 4
 
 
+def test_a_step_that_begins_inside_a_module_ends_with_it(torch_recorder: Recorder):
+    code = """
+    class Trains(nn.Module):
+        def forward(self, x):
+            nvprobe.step()
+            with nvprobe.range("work"):
+                return x
+    model = nvprobe.annotate(nn.Sequential(nn.Identity(), Trains()))
+    for _ in range(2):
+        model(x)
+    nvprobe.step()
+    model(x)
+    with nvprobe.range("after"):
+        pass
+    model(x)
+    """
+    paths = torch_recorder.run(with_net(code)).paths()
+    own = [f"Sequential{below}" for below in ("", "/0", "/1", "/1/step", "/1/step/work")]
+    # A step that is open already cannot end inside the model that is called in it.
+    assert paths == [
+        *own * 2,
+        "step",
+        *(f"step/Sequential{below}" for below in ("", "/0", "/1", "/1/work")),
+        "step/after",
+        *(f"step/Sequential{below}" for below in ("", "/0", "/1", "/1/work")),
+    ]
+
+
 def test_shared_subclassed_lazy_and_odd_modules(torch_recorder: Recorder):
     code = """
     class Wide(nn.Linear):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
+import threading
 import warnings
 
 import pytest
 
-from nvprobe.instrumentation import forwards
+from nvprobe.instrumentation import forwards, steps
 
 
 def test_code_without_a_hash_can_be_asked_about():
@@ -38,6 +40,14 @@ def test_a_signature_that_cannot_be_read_stops_no_program():
         assert Model().forward() == 1
     finally:
         forwards.unwrap_classes()
+
+
+def test_the_thread_of_a_forked_child_has_its_own_id():
+    assert steps.threads.here.id == threading.get_native_id()
+    child = os.fork()
+    if child == 0:
+        os._exit(int(steps.threads.here.id != threading.get_native_id()))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_warnings_and_logs_of_a_forward_look_past_its_wrapper():
