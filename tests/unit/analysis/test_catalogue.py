@@ -48,7 +48,7 @@ INTEGERS = ALL_REDUCE.replace("bf16", "i32")
 KERNELS = {
     "unaligned_products": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_"
     "64x3_nn_align2>(T1::Params)",
-    "index_gradient": "void at::native::indexing_backward_kernel<float, 4>(long*)",
+    "index_gradient": "void (anonymous namespace)::indexing_backward_kernel_stride_1<float>(long*)",
     "strided_copy": COPY,
     "concatenation": "void at::native::CatArrayBatchedCopy<float, unsigned int, 3>(float*)",
     "repeated_tensor": COPY,
@@ -121,6 +121,11 @@ def test_kernels_behind_a_slow_host_or_with_hardly_a_share(cause: object) -> Non
 @pytest.mark.parametrize("kernel", ALIGNED)
 def test_products_whose_rows_are_aligned(kernel: str) -> None:
     assert "unaligned_products" not in found(lambda scene: scene.launch(kernel, 400 * US))
+
+
+def test_gradients_of_wide_rows_are_best_sorted() -> None:
+    wide = "void (anonymous namespace)::indexing_backward_kernel<float, 4>(long const*)"
+    assert "index_gradient" not in found(lambda scene: scene.launch(wide, 400 * US))
 
 
 def many(scene: Scene, kernel: str, count: int, ns: int = 20 * US) -> None:
