@@ -73,22 +73,28 @@ def host_pauses(evidence: Evidence, sample: Sample, found: Sequence[Finding]) ->
 def _pauses(steps: Sampled) -> Column:
     """Bool per event: a long gap before it that no pass, no call and no data explain."""
     sample = steps.sample
-    calls = steps.evidence.trace.calls
     gap = sample.model.events.gap - sample.input_ns
-    gap = gap - sample.gap_within(calls.thread, calls.start, calls.end)
     torch = steps.gap_below(FORWARD) | steps.gap_below(BACKWARD) | steps.gap_below(OPTIMIZER)
     torch |= steps.gap_below(r".", Kind.MODULE, Kind.GRAPH, Kind.COLLECTIVE)
     operator = _outermost_operator(steps.evidence.attribution.paths)
     torch |= (operator[sample.gap_path] >= 0) & (operator[sample.gap_path] == operator[sample.path])
     own = _main(sample) & ~torch & ~steps.on_autograd & ~sample.compiling_gap
-    return np.asarray((gap >= LONG_NS) & own)
+    long = (gap >= LONG_NS) & own
+    return (gap - _in_calls(steps) >= LONG_NS) & long if long.any() else long
+
+
+def _in_calls(steps: Sampled) -> Column:
+    """Per event: time in calls that start nothing in the gap before it."""
+    calls, e = steps.evidence.trace.calls, steps.sample.events
+    near = (calls.end > (e.begin - e.gap).min()) & (calls.start < e.end.max())
+    rows = np.flatnonzero(near)
+    return steps.sample.gap_within(calls.thread[rows], calls.start[rows], calls.end[rows])
 
 
 def _outermost_operator(paths: PathTable) -> Column:
     """Per path, and a last one for none: the first operator on the way to it, -1."""
     out = np.full(len(paths.parent) + 1, NO_ROW, np.int64)
-    for depth in range(int(paths.depth.max(initial=-1)) + 1):
-        rows = np.flatnonzero(paths.depth == depth)
+    for rows in paths.levels():
         above = out[paths.parent[rows]]
         out[rows] = np.where((above < 0) & (paths.kind[rows] == Kind.OPERATOR), rows, above)
     return out

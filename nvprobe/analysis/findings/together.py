@@ -11,7 +11,7 @@ from nvprobe.analysis.findings.loops import Proposed
 from nvprobe.analysis.findings.model import Finding
 from nvprobe.analysis.replay.edits.waits import remove_sync
 from nvprobe.analysis.replay.prepared import Replay
-from nvprobe.analysis.replay.search import NOTABLE, Proposal, weigh
+from nvprobe.analysis.replay.search import NOTABLE, Proposal, expected
 from nvprobe.trace import Column
 
 MOST = 8
@@ -28,12 +28,12 @@ def waits_together(by: Replay, proposed: Sequence[Proposed]) -> list[Proposed]:
     waits = [one for one in proposed if one[0].id in _WAITS][:MOST]
     if len(waits) < 2 or by.sample.is_long:
         return list(proposed)
-    model = by.models[:1]
-    alone = [weigh(model, proposal.edit).mid for _, proposal in waits]
+    model = by.models[0]
+    alone = [expected(model, proposal.edit) for _, proposal in waits]
     touches = np.concatenate([one.touches for one, _ in waits if one.touches is not None])
     calls = by.sample.events.call
     edit = remove_sync(by.sample, np.isin(calls, touches) & (calls >= 0))
-    if weigh(model, edit).mid < sum(alone) + NOTABLE:
+    if expected(model, edit) < sum(alone) + NOTABLE:
         return list(proposed)
     small = {id(one) for (one, _), saved in zip(waits, alone, strict=True) if saved < NOTABLE}
     kept = [one for one in proposed if id(one[0]) not in small]

@@ -81,6 +81,11 @@ def weigh(bases: Sequence[Model], edit: Edit) -> Saving:
     return Saving(0, min(low, mid), mid, max(high, mid), mid, None)
 
 
+def expected(base: Model, edit: Edit) -> float:
+    """What one change is expected to save, by one model."""
+    return _saved(base, step_of(base), edit, Level.MID)
+
+
 class _Saved(NamedTuple):
     """What a change saves: at its worst level, and on average over the calibrations."""
 
