@@ -75,9 +75,11 @@ def calibration(sample: Sample) -> Calibration:
     if profiling is None or profiling.bare is None:
         return default
     measured = dataclasses.replace(default, source="measured")
-    factor = _solved(sample, measured, profiling.bare.step_ns)
-    if factor is None and (profiling.host_ns or 0) < AHEAD * profiling.bare.step_ns:
-        factor = _solved_for_host(sample, measured, profiling.host_ns)
+    step_ns, host_ns = profiling.bare.step_ns, profiling.host_ns
+    if host_ns is not None and host_ns < AHEAD * step_ns:
+        factor = _solved_for_host(sample, measured, host_ns)
+    else:
+        factor = _solved(sample, measured, step_ns)
     return default if factor is None else dataclasses.replace(measured, factor=factor)
 
 
@@ -96,7 +98,12 @@ def variants(sample: Sample, by: Calibration) -> list[Model]:
     taken to cost, in a step that is as long: then more of it is the program's own work.
     """
     known, cheaper = [by], with_cheaper_records(by)
-    factor = _solved(sample, cheaper, step_of(calibrated(sample, by)))
+    likeliest = calibrated(sample, by)
+    step_ns, host_ns = step_of(likeliest), host_step(likeliest)
+    if host_ns < AHEAD * step_ns:
+        factor = _solved_for_host(sample, cheaper, host_ns)
+    else:
+        factor = _solved(sample, cheaper, step_ns)
     if factor is not None:
         known.append(dataclasses.replace(cheaper, factor=factor))
     return [calibrated(sample, one, stretch) for one in known for stretch in STRETCHES]
@@ -118,14 +125,14 @@ def _solved(sample: Sample, by: Calibration, target: int) -> float | None:
     return solved(step, target)
 
 
-def _solved_for_host(sample: Sample, by: Calibration, target: int | None) -> float | None:
+def _solved_for_host(sample: Sample, by: Calibration, target: int) -> float | None:
     """The factor with which the host by itself takes ``target``: it runs ahead of the GPU."""
 
     def host(factor: float) -> int:
         model = calibrated(sample, dataclasses.replace(by, factor=factor))
         return host_step(model)
 
-    return None if target is None else solved(host, target)
+    return solved(host, target)
 
 
 def host_step(model: Model) -> int:

@@ -113,4 +113,20 @@ def test_the_split_between_records_and_own_work_is_not_known() -> None:
 
 def test_the_profiler_takes_no_part_of_a_step_that_the_gpu_decides() -> None:
     some = few(gpu_bound, None)
-    assert len(variants(some, calibration(some))) == 3
+    models = variants(some, calibration(some))
+    assert {step_of(model) for model in models} == {step_of(some.model)}
+    hosts = [host_step(model) for model in models]
+    assert hosts[3] == pytest.approx(hosts[0], rel=0.02), "as long, with cheaper records"
+    assert hosts[1] < hosts[0] < hosts[2]
+
+
+def test_a_host_near_the_gpu_is_not_as_slow_as_its_step_allows() -> None:
+    """Any factor up to the one with which the host is the bottleneck gives the measured step."""
+
+    def body(scene: Scene) -> None:
+        for _ in range(40):
+            scene.host(45 * US)
+            scene.launch(BF16_GEMM, 60 * US)
+
+    some = few(body, 2_400 * US, 1_300 * US)
+    assert host_step(calibrated(some, calibration(some))) == pytest.approx(1_300 * US, rel=0.02)
