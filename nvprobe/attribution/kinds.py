@@ -75,6 +75,9 @@ def range_kinds(
         if text in CATEGORY_KINDS:
             own = _own_domain(trace, ranges)
             kind[own & (ranges.category == row)] = CATEGORY_KINDS[text]
+    if ranges.payload is not None:  # of annotations only nvprobe's steps have one, by the sidecar
+        numbered = (ranges.source == RangeSource.ANNOTATION) & (ranges.payload >= 0)
+        kind[numbered] = Kind.STEP
     return kind
 
 
