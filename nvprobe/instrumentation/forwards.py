@@ -120,12 +120,14 @@ def is_wrapper(code: CodeType) -> bool:
 
 
 def _template(original: Callable[..., Any], owner: type) -> FunctionType:
-    """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`)."""
-    here, emit, rows, now = sys.modules[__name__], emitter, _rows, time.time_ns
-    instrumentation = awake
+    """The wrapper of a class's forward; all it needs is in its closure (see `_relocate`).
+
+    That holds modules, functions and types: Dynamo knows no other values without a source.
+    """
+    here, emit, now = sys.modules[__name__], emitter, time.time_ns
+    instrumentation, counting = awake, steps
     key, record_type, call_root, compilation = KEY, Record, _call_root, compiling_module
     note, first_calls, every = places.called, places.FIRST_CALLS, places.EVERY
-    threads, end_step = steps.threads, steps.end
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The class's forward, inside a range where the module has a record."""
@@ -137,7 +139,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             record = find_root(self, owner) if find_root else None
         if record is None or record.owner is not owner:
             if record is not None and record.root is owner:
-                if instrumentation.now and rows.append:
+                if instrumentation.now and here._rows.append:
                     record.calls += 1
                     if record.calls <= first_calls or record.calls % every == 0:
                         note(record, None)
@@ -146,15 +148,15 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
         if not instrumentation.now:
             return original(self, *args, **kwargs)
         # No other Python frame from here on: of models by the thousand, each costs.
-        append = rows.append
+        append = here._rows.append
         if append is not None:
             record.calls = calls = record.calls + 1
             if calls <= first_calls or not calls % every:
                 note(record, record.within)
-                rows.limit()
+                here._rows.limit()
             number = here._next_sequence
             first, start = number(), now()
-        thread = threads.here
+        thread = counting.threads.here
         thread.depth += 1  # as `steps` counts
         emit.own_push(record.label)
         try:
@@ -163,7 +165,7 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             return original(self, args[0])  # the usual call, for less
         finally:
             if thread.step_depth == thread.depth:
-                end_step()
+                counting.end()
             thread.depth -= 1
             emit.own_pop()
             if append is not None and (last := number()) != first:

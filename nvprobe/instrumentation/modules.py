@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nvprobe.errors import UsageError
-from nvprobe.instrumentation import emitter, forwards, sidecar
+from nvprobe.instrumentation import emitter, forwards, sidecar, torch_hooks
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.forwards import KEY, make_record, wrap_class
 
@@ -147,12 +147,21 @@ def annotate_modules(
         own = root if module is model else (not parallel and path) or class_name(module)
         within = None if module is model else root
         count += _give_record(module, own, within, wanted or not path)
-    annotated_roots[id(model)] = model
+    _keep_root(model)
     if forwards.run_root is not None:
         mark_root(model)
     fields = {"name": root, "class": class_name(model), "modules": count}
     sidecar.write("root", **fields, unix_ns=time.time_ns())
     return model
+
+
+def _keep_root(model: nn.Module) -> None:
+    """Remember a root while it lives."""
+    annotated_roots[id(model)] = model
+    # The dictionary's own function runs wherever garbage is collected, inside compiled code too.
+    forgets = getattr(annotated_roots, "_remove", None)
+    if forgets is not None:  # CPython 3.10 to 3.14
+        torch_hooks.hide_from_dynamo([forgets])
 
 
 def mark_root(model: nn.Module) -> None:
