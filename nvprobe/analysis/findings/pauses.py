@@ -66,7 +66,7 @@ def host_pauses(evidence: Evidence, sample: Sample, found: Sequence[Finding]) ->
             },
             ops,
         ),
-        Proposal(shorten_gaps(pauses), 0.6),
+        Proposal(shorten_gaps(pauses), 0.6, "host"),
     )
 
 
