@@ -103,22 +103,29 @@ def _before_window(run: dict[str, Any], bare: StepTime | None) -> StepTime | Non
     groups = _bare_groups(run)
     if bare is None or not groups or len(groups) == bare.groups:
         return bare
-    try:
-        steps = [group["end"] - group["first"] for group in groups]
-        each = [group["elapsed_ns"] / n for group, n in zip(groups, steps, strict=True)]
-    except (KeyError, TypeError, ZeroDivisionError):
-        return bare
+    steps = [group["end"] - group["first"] for group in groups]
+    each = [group["elapsed_ns"] / count for group, count in zip(groups, steps, strict=True)]
     spread = round((max(each) - min(each)) / 2) if len(each) > 1 else None
     return StepTime(round(statistics.median(each)), spread, sum(steps), len(each))
 
 
 def _bare_groups(run: dict[str, Any]) -> list[dict[str, Any]]:
     """The timed groups of bare steps: those before the window, where there are any."""
-    groups = [one for one in run.get("step_groups") or () if isinstance(one, dict)]
-    bare = [one for one in groups if one.get("kind") == "bare"]
-    opened = next((one.get("first") for one in groups if one.get("kind") == "window"), None)
-    before = [one for one in bare if isinstance(opened, int) and one.get("first", opened) < opened]
-    return before or bare
+    known = run.get("step_groups")
+    groups = [one for one in known if _is_group(one)] if isinstance(known, list) else []
+    bare = [one for one in groups if one["kind"] == "bare"]
+    opened = next((one["first"] for one in groups if one["kind"] == "window"), 0)
+    return [one for one in bare if one["first"] < opened] or bare
+
+
+def _is_group(one: object) -> bool:
+    """Whether it says of which steps it is, and how long they took."""
+    if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
+        return False
+    first, end, elapsed = (one.get(name) for name in ("first", "end", "elapsed_ns"))
+    if not (isinstance(first, int) and isinstance(end, int) and isinstance(elapsed, int)):
+        return False
+    return first < end and elapsed > 0
 
 
 def _host_step(run: dict[str, Any]) -> int | None:

@@ -30,6 +30,10 @@ def folder(path: Path, **changes: object) -> Path:
     return path
 
 
+def timed(kind: str, first: object, end: int, elapsed_ns: int = 1) -> dict[str, Any]:
+    return {"kind": kind, "first": first, "end": end, "elapsed_ns": elapsed_ns}
+
+
 @pytest.mark.parametrize("given", ["", "report.sqlite"])
 def test_of_a_folder_and_of_a_file_in_it(tmp_path: Path, given: str) -> None:
     cost = read_profiling_cost(folder(tmp_path) / given)
@@ -75,11 +79,8 @@ def test_another_run_beside_the_file_says_nothing_of_it(tmp_path: Path) -> None:
 def test_the_host_of_bare_steps_is_their_period_but_of_the_last_which_waits(tmp_path: Path) -> None:
     periods = {"first": 2, "host_ns": [90, 80, 5, 7, 6, 400, 8, 9, 500, 20, 50, 50, 50, 50]}
     groups = [
-        {"kind": "bare", "first": 4, "end": 8},
-        {"kind": "bare", "first": 8, "end": 11},
-        {"kind": "window", "first": 11, "end": 12},
-        {"kind": "bare", "first": 12, "end": 16},
-    ]
+        timed("bare", 4, 8), timed("bare", 8, 11), timed("window", 11, 12), timed("bare", 12, 16)
+    ]  # fmt: skip
     cost = read_profiling_cost(folder(tmp_path, step_periods=periods, step_groups=groups))
     assert cost is not None
     assert cost.host_ns == 7
@@ -88,9 +89,11 @@ def test_the_host_of_bare_steps_is_their_period_but_of_the_last_which_waits(tmp_
 @pytest.mark.parametrize(
     "damaged",
     [
-        {"step_groups": [{"kind": "bare", "first": 0, "end": 3}]},  # two periods
-        {"step_groups": [{"kind": "bare", "first": "0", "end": 9}]},
+        {"step_groups": [timed("bare", 0, 3)]},  # two periods
+        {"step_groups": [timed("bare", "0", 9), timed("window", 10, 12)]},
+        {"step_groups": [timed("bare", 0, 9, 0), timed("window", 10, 12)]},
         {"step_groups": [7]},
+        {"step_groups": 7},
         {"step_periods": {"first": 0, "host_ns": 9}},
         {"step_periods": {"first": 0, "host_ns": ["9", None, 3, 4]}},
     ],
@@ -100,15 +103,11 @@ def test_too_few_or_damaged_periods_say_nothing_of_the_host(
 ) -> None:
     known = {
         "step_periods": {"first": 0, "host_ns": [1, 2, 3, 4]},
-        "step_groups": [{"kind": "bare", "first": 0, "end": 4}],
+        "step_groups": [timed("bare", 0, 4)],
     }
     cost = read_profiling_cost(folder(tmp_path, **known | damaged))
     assert cost is not None
     assert cost.host_ns is None
-
-
-def timed(kind: str, first: int, end: int, elapsed_ns: int) -> dict[str, Any]:
-    return {"kind": kind, "first": first, "end": end, "elapsed_ns": elapsed_ns}
 
 
 def test_groups_after_the_window_count_only_where_none_is_before_it(tmp_path: Path) -> None:
