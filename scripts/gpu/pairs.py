@@ -37,7 +37,7 @@ SILENT = 75.0  # seconds for one program to be measured: some are compiled
 LONGEST = 90.0  # seconds for a capture
 SHORTEST = 15.0  # seconds under which none is begun
 MEASURING = 0.5  # of the time, at most
-BESIDE = 4  # captures that start and end beside one another
+BESIDE = 2  # captures that start and end beside one another
 FOUND = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": FOUND, "PYTHONDONTWRITEBYTECODE": "1"}
 
