@@ -61,7 +61,8 @@ def facts(target: Path) -> dict[str, Any]:
     results = nvprobe.analyze(target, everything=True)
     steps = results.steps
     decoding = steps[(steps["phase"] == "decode") & (steps["ops"] > 0)]
-    ops = results.events("ops")
+    begins = results.events("ops")["start_ns"]  # before the first step graphs are captured
+    between = (begins >= steps["start_ns"].min()) & (begins < steps["end_ns"].max())
     return {
         "numbers": [int(steps["index"].min()), int(steps["index"].max())],
         "count": len(steps),
@@ -69,7 +70,7 @@ def facts(target: Path) -> dict[str, Any]:
         "phases": {str(key): int(n) for key, n in steps["phase"].value_counts().items()},
         "prefill_tokens": int(steps["prefill_tokens"].clip(lower=0).sum()),
         "decode_tokens": int(steps["decode_tokens"].clip(lower=0).sum()),
-        "ops": len(ops),
+        "ops": int(between.sum()),
         "ops_in_steps": int(steps["ops"].sum()),
         "ops_of_a_decode": statistics.median(decoding["ops"]) if len(decoding) else 0,
         "busy_us_of_a_decode": statistics.median(decoding["gpu_busy_ns"]) / 1e3
@@ -124,9 +125,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for row in rows(given.backends.split(","), given.out or Path(folder)):
             found.append(row)
-            print(json.dumps(row), flush=True)
+            print(json.dumps(row, default=int), flush=True)
             if given.out is not None:
-                (given.out / "batching.json").write_text(json.dumps(found, indent=1))
+                (given.out / "batching.json").write_text(json.dumps(found, indent=1, default=int))
     return int(any(row["failed"] for row in found))
 
 

@@ -40,7 +40,7 @@ def main() -> None:
     net.set_attn_implementation("sdpa")
     prompts = [[7 + one] * (8 + 5 * one) for one in range(REQUESTS)]
     config = GenerationConfig(max_new_tokens=TOKENS, eos_token_id=-1, do_sample=False)
-    with torch.inference_mode():
+    with torch.no_grad():  # the loop's own thread could not write to inference tensors
         made = net.generate_batch(
             inputs=prompts, generation_config=config, progress_bar=False,
             continuous_batching_config=options(given.asynchronous),
