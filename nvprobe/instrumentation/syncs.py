@@ -2,8 +2,7 @@
 
 torch warns of every implicit synchronization (``item``, ``nonzero``, a boolean index, ``cpu``,
 ``tolist``, a truth value) in its sync debug mode, from the very frame that caused it. The mode is
-on while the instrumentation is awake, and the warning is taken out of Python's machinery before
-anybody sees it:
+on while the instrumentation is awake, and nobody sees the warning:
 
 * the entry of one filter, for that message alone, is kept first, so that neither ``error`` raises
   nor ``ignore`` hides it; every other setting stays the program's;
