@@ -26,7 +26,6 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
             "fp32_gemm",
             "host_work",
             "fp32_attention",
-            "elementwise_chain",
         ],
     ),
     "kineto/h200/eager.json.gz": (
@@ -127,7 +126,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "nsys/h200/compile_ro_node.sqlite": (
         "host-bound in step",
-        ["pageable_copy", "fp32_gemm", "host_work", "fp32_attention", "elementwise_chain"],
+        ["pageable_copy", "fp32_gemm", "host_work", "fp32_attention"],
     ),
     "nsys/h200/compiled_ranges_break.sqlite": (
         "launch-bound in step",
@@ -135,7 +134,7 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
     ),
     "nsys/h200/compiled_ranges_plain.sqlite": (
         "GPU-bound without the profiler",
-        ["fp32_gemm", "launch_bound", "fp32_attention", "elementwise_chain"],
+        ["fp32_gemm", "launch_bound", "fp32_attention"],
     ),
     "nsys/h200/eager.sqlite": (
         "mostly GPU-bound, then launch-bound in step",

@@ -18,6 +18,7 @@ from nvprobe.analysis.findings.sources import common_path, named, program_paths
 from nvprobe.analysis.grouping import sums
 from nvprobe.analysis.kernels.classes import Family, Precision
 from nvprobe.analysis.kernels.work import peak_flops, tensor_core_gain
+from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.trace import Column
 
 _ATTENTION = r"G[EL]{0,3}S[EL]{0,3}G"
@@ -215,11 +216,17 @@ def elementwise_chains(evidence: Evidence, specific: Sequence[Finding]) -> Itera
 
 
 def _fusible(evidence: Evidence) -> KernelText:
-    """The kernels, a conversion inside of a convolution's call a break: nothing fuses into that."""
-    text = evidence.kernel_text
+    """The kernels with breaks where nothing would fuse: in compiled graphs Inductor has decided.
+
+    A conversion inside of a convolution's call is part of the library.
+    """
+    text, paths = evidence.kernel_text, evidence.attribution.paths
     kernels = np.flatnonzero(text.op >= 0)
+    compiled = np.append(paths.nearest(compiled_graphs(paths)) >= 0, False)
+    apart = compiled[evidence.attribution.owner[text.op[kernels]]]
+    apart |= kernels_named(evidence, text.op[kernels], CONVERSIONS)
     letters = np.frombuffer(text.text, np.uint8).copy()
-    letters[kernels[kernels_named(evidence, text.op[kernels], CONVERSIONS)]] = ord(".")
+    letters[kernels[apart]] = ord(".")
     return KernelText(letters.tobytes(), text.op)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -288,6 +289,26 @@ def test_conversions_inside_of_convolutions_are_no_chain() -> None:
     found = [one.id for one in analysis_of(loop(convolutions)).findings]
     assert "elementwise_chain" not in found
     assert "layout_conversion" in found
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [
+        (("graph 0/0 fwd",), False),
+        (("CompiledFunctionBackward", "graph 0/0 bwd", "cudagraph replay"), False),
+        (("cudagraph replay",), True),  # of a graph that the program captured itself
+    ],
+)
+def test_chains_of_compiled_graphs_are_not_to_be_compiled(
+    around: tuple[str, ...], expected: bool
+) -> None:
+    def body(scene: Scene) -> None:
+        inside = functools.partial(chain, scene)
+        for name in reversed(around):
+            inside = functools.partial(scene.inside, name, inside)
+        inside()
+
+    assert ("elementwise_chain" in ids(analysis_of(loop(body)))) is expected
 
 
 @pytest.mark.parametrize(
