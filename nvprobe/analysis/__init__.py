@@ -94,7 +94,7 @@ def analyze(
         snapshot_peaks=() if snapshot is None else snapshot_peaks(snapshot, attribution),
         counters=evidence.counters,
         findings=found,
-        traits=kernel_traits(attribution, kernel_rows, evidence.fit),
+        traits=kernel_traits(attribution, kernel_rows, evidence.classes, evidence.fit),
         work=None if evidence.work is None else path_work(attribution, evidence.work),
         profiler=profiler_cost(evidence, by),
         critical_time=_critical(by, evidence),

@@ -75,11 +75,22 @@ def host_times(attribution: Attribution) -> tuple[Column, Column, Column]:
     ranges, tree = attribution.trace.ranges, attribution.tree
     size = len(attribution.paths.parent)
     length = np.maximum(tree.end - ranges.start, 0)
-    # A folded duplicate is its parent again: not an instance, but its own time is the parent's.
-    instance = np.where(tree.folded, -1, tree.path)
     own = innermost_time(attribution)
-    wall = sums(instance, length - _time_of_closures(attribution), size)
-    return counts(instance, size), wall, sums(tree.path, own, size)
+    wall = sums(_instances(attribution), length - _time_of_closures(attribution), size)
+    return recorded_calls(attribution), wall, sums(tree.path, own, size)
+
+
+def recorded_calls(attribution: Attribution) -> Column:
+    """Recorded instances per path."""
+    return counts(_instances(attribution), len(attribution.paths.parent))
+
+
+def _instances(attribution: Attribution) -> Column:
+    """Path that each range is an instance of, -1.
+
+    A folded duplicate is its parent again: not an instance, but its own time is the parent's.
+    """
+    return np.where(attribution.tree.folded, NO_ROW, attribution.tree.path)
 
 
 def _time_of_closures(attribution: Attribution) -> Column:

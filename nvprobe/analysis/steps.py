@@ -222,8 +222,8 @@ def _named_steps(attribution: Attribution, rows: Column) -> Column:
     role = range_roles(names.names)[attribution.paths.name[np.maximum(tree.path, 0)]]
     compiling = (tree.path >= 0) & (role == RangeRole.COMPILATION)
     rows = rows[~_inside(attribution, rows, compiling)]
-    waiting = (role[rows] == RangeRole.INPUT) & ~launches_kernels(attribution)[rows]
-    rows = rows[~waiting]
+    inputs = np.flatnonzero(role[rows] == RangeRole.INPUT)
+    rows = np.delete(rows, inputs[~launches_kernels(attribution, rows[inputs])])
     return rows[~_phases_of_a_loop(attribution, rows, role)]
 
 

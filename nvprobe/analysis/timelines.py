@@ -198,12 +198,14 @@ def _timeline(op: Column, lane: Column, time: Column, lanes: int) -> Timeline:
     return Timeline(op=op[order], time=time[order], first=first)
 
 
-def launches_kernels(attribution: Attribution) -> Column:
-    """Bool per range: a kernel was launched inside it, on its own thread."""
+def launches_kernels(attribution: Attribution, some: Column) -> Column:
+    """Bool for each of some rows of ranges: a kernel was launched inside it, on its own thread."""
     trace, ranges = attribution.trace, attribution.trace.ranges
+    if not len(some):
+        return np.zeros(0, bool)
     rows = np.flatnonzero((trace.ops.kind == OpKind.KERNEL) & (attribution.call != NO_ROW))
     call = attribution.call[rows]
     calls = Instants.of(trace.calls.thread[call], trace.calls.start[call], len(trace.threads))
-    end = np.maximum(attribution.tree.end, ranges.start)
-    before = calls.count_before(ranges.thread, ranges.start)
-    return np.asarray(calls.count_before(ranges.thread, end) > before)
+    thread, start = ranges.thread[some], ranges.start[some]
+    before = calls.count_before(thread, start)
+    return calls.count_before(thread, np.maximum(attribution.tree.end[some], start)) > before

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import Evidence
 from nvprobe.analysis.kernels.classes import Activity
-from nvprobe.analysis.path_quantities import host_times
+from nvprobe.analysis.path_quantities import recorded_calls
 from nvprobe.analysis.units import TRAINS
 from nvprobe.attribution.kinds import compiled_graphs
 from nvprobe.attribution.model import Kind
@@ -101,7 +101,7 @@ def _first_match(texts: Iterable[str], known: dict[str, str]) -> str | None:
 def _passes(evidence: Evidence) -> int:
     """Backward passes per optimizer step, rounded down; 1 where either has no range."""
     paths = evidence.attribution.paths
-    calls = host_times(evidence.attribution)[0]
+    calls = recorded_calls(evidence.attribution)
     names = np.array(paths.names.to_pylist(), object)[paths.name]
     backward, optimizer = (
         int(calls[(paths.kind == Kind.PHASE) & (names == name)].sum())

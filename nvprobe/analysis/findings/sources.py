@@ -173,12 +173,14 @@ class _Lines:
 
     def _marked(self, finding: Finding) -> tuple[Line, ...]:
         """The marked lines of its copies: of the wait that each is, or that follows it at once."""
-        syncs, call = self.evidence.waits.syncs, self._about(finding)[0]
-        copies = finding.ops is not None and self.evidence.ops.kind[finding.ops] == OpKind.MEMCPY
-        call = np.unique(call[call >= 0])
+        syncs, ops = self.evidence.waits.syncs, finding.ops
         apart = finding.calls is not None or finding.id in _OF_ALL
-        if apart or not np.all(copies) or not len(call):
+        if apart or ops is None or not len(syncs.labels):
             return ()
+        call = self.evidence.attribution.call[ops]
+        if not np.all(self.evidence.ops.kind[ops] == OpKind.MEMCPY) or not np.any(call >= 0):
+            return ()
+        call = np.unique(call[call >= 0])
         waits, count = syncs.calls, len(call)
         thread = np.append(self._calls.thread[call], waits.thread)
         start = np.append(self._calls.start[call], waits.start)

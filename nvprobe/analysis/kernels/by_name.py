@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvprobe.analysis.grouping import distinct, sums
-from nvprobe.analysis.kernels.attributed import classify
-from nvprobe.analysis.kernels.classes import Activity, Family, classify_kinds
+from nvprobe.analysis.kernels.classes import Activity, Family, OpClasses, classify_kinds
 from nvprobe.analysis.kernels.occupancy import LaunchFit, kernel_fit
 from nvprobe.analysis.model import Copies, Kernels
 from nvprobe.attribution.intervals import sorted_by
@@ -133,9 +132,9 @@ class KernelTraits(Table):
     """:class:`~nvprobe.analysis.kernels.occupancy.Limiter` of the longest launch."""
 
 
-def _mostly_talks(attribution: Attribution, kernels: Kernels) -> Column:
+def _mostly_talks(attribution: Attribution, kernels: Kernels, classes: OpClasses) -> Column:
     """Bool per kernel: most of its time communicates, as the ranges around it say."""
-    ops, classes = attribution.trace.ops, classify(attribution)
+    ops = attribution.trace.ops
     talks = classes.activity == Activity.COMMUNICATION
     size = len(attribution.trace.strings)
     rows = np.flatnonzero(talks & (ops.name >= 0))
@@ -144,11 +143,11 @@ def _mostly_talks(attribution: Attribution, kernels: Kernels) -> Column:
 
 
 def kernel_traits(
-    attribution: Attribution, kernels: Kernels, fit: LaunchFit | None
+    attribution: Attribution, kernels: Kernels, classes: OpClasses, fit: LaunchFit | None
 ) -> KernelTraits:
     """Judge each kernel by its name, and by the geometry of its launches where recorded."""
     judged = classify_kinds(attribution.trace, kernels.name, kernels.kind)
-    talks = _mostly_talks(attribution, kernels)
+    talks = _mostly_talks(attribution, kernels, classes)
     unknown = np.full(len(kernels), np.nan)
     occupancy, waves, tail, limiter = unknown, unknown, unknown, np.full(len(kernels), -1)
     by_name = kernel_fit(attribution, fit) if fit is not None else None

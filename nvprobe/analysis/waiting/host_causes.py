@@ -158,7 +158,8 @@ def _marked_ranges(attribution: Attribution) -> dict[Cause, Stretches]:
     role = range_roles(paths.names)[paths.name[tree.path]]
     role[tree.kind == Kind.COLLECTIVE] = RangeRole.COLLECTIVE
     role[tree.kind == Kind.STEP] = RangeRole.OTHER
-    role[(role == RangeRole.INPUT) & launches_kernels(attribution)] = RangeRole.OTHER
+    inputs = np.flatnonzero(role == RangeRole.INPUT)
+    role[inputs[launches_kernels(attribution, inputs)]] = RangeRole.OTHER
     role[(role == RangeRole.NO_WORK) & (tree.end - ranges.start < NO_WORK_NS)] = RangeRole.OTHER
     out = {}
     for cause, wanted in _RANGE_CAUSES:
