@@ -25,12 +25,21 @@ def counts(code: Column, size: int) -> Column:
 
 
 def distinct(keys: Column) -> tuple[Column, Column]:
-    """(distinct int64 keys in order of appearance, row of each key in them)."""
+    """(distinct integer keys in order of appearance, row of each key in them)."""
     coded = pa.array(keys).dictionary_encode()
     return (
         coded.dictionary.to_numpy(zero_copy_only=False),
         coded.indices.to_numpy(zero_copy_only=False),
     )
+
+
+def numbered(keys: Column) -> tuple[Column, Column]:
+    """(distinct keys in ascending order, row of each key in them): many keys of few values."""
+    values, code = distinct(keys)
+    order = np.argsort(values)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return values[order], place[code]
 
 
 def push_up(paths: PathTable, own: Column) -> Column:

@@ -199,7 +199,7 @@ def _records(evidence: Evidence, rows: Column) -> Records:
 
     def mean(of: Column, time: Column, chosen: Column) -> float:
         """How many of the chosen records of this process begin in a step."""
-        times = np.sort(time[(of == process) & chosen])
+        times = np.sort(time[(of == process) & chosen], kind="stable")  # nearly sorted: linear
         inside = np.searchsorted(times, end) - np.searchsorted(times, begin)
         return float(inside.sum()) / len(rows)
 

@@ -156,7 +156,11 @@ def call_roles(trace: Trace) -> Column:
 
 def calls_with(trace: Trace, roles: Collection[CallRole]) -> Column:
     """Bool per call: it has one of the roles."""
-    return np.isin(call_roles(trace), list(roles))
+
+    def rule(names: pa.Array) -> Column:
+        return np.isin(roles_of_names(names), list(roles))
+
+    return by_name(trace, trace.calls.name, rule).view(bool)
 
 
 def by_name(trace: Trace, names: Column, rule: Callable[[pa.Array], Column]) -> Column:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.model import Evidence
 from nvprobe.analysis.findings.sources import common_path
+from nvprobe.analysis.grouping import numbered
 from nvprobe.analysis.replay.model import NOTHING
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.attribution.model import Kind
@@ -22,7 +23,7 @@ BACKWARD = r"(?i)^(## )?backward( ##)?$"
 
 def kernels_named(evidence: Evidence, op: Column, pattern: str) -> Column:
     """Bool per op row: its kernel's full name has the pattern (RE2)."""
-    names, place = np.unique(evidence.ops.name[op], return_inverse=True)
+    names, place = numbered(evidence.ops.name[op])
     texts = evidence.trace.strings.take(pa.array(names, mask=names < 0))
     hit = pc.match_substring_regex(pc.fill_null(texts, ""), pattern)
     return np.asarray(hit.to_numpy(zero_copy_only=False), bool)[place]

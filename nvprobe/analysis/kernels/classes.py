@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nvprobe.analysis.grouping import numbered
 from nvprobe.trace import Column, OpKind, Trace
 
 SPLIT = r"^(void |std::enable_if<.*?>::type |typename .*?::type )+"
@@ -300,7 +301,7 @@ def classify_ops(trace: Trace) -> OpClasses:
 
 def classify_kinds(trace: Trace, name: Column, kind: Column) -> OpClasses:
     """Judge ops by name (rows of the trace's strings) and kind; a kind stands above a name."""
-    distinct, place = np.unique(name, return_inverse=True)
+    distinct, place = numbered(name)
     by_name = classify_names(trace.strings.take(pa.array(distinct, mask=distinct < 0)))
     family = by_name.family[place]
     precision = by_name.precision[place]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nvprobe.analysis.grouping import numbered
 from nvprobe.analysis.model import Steps
 from nvprobe.analysis.replay.calls import (
     HOST_TO_DEVICE,
@@ -115,7 +116,7 @@ def _model(
 ) -> Captured:  # fmt: skip
     trace, streams = attribution.trace, waits.streams
     ops, calls, syncs = trace.ops, trace.calls, waits.syncs.calls
-    used, stream = np.unique(streams.of_op[op], return_inverse=True)
+    used, stream = numbered(streams.of_op[op])
     sync_stream = streams.find(calls.process[syncs.call], syncs.device, syncs.stream)
     sync_stream = position(used, sync_stream)
     start, end = ops.start[op], ops.end[op]

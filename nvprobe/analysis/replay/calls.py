@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nvprobe.analysis.grouping import numbered
 from nvprobe.analysis.replay.model import EventKind
 from nvprobe.analysis.waiting.blocking import SyncCalls
 from nvprobe.analysis.waiting.host_time import launching_calls, thread_lanes
@@ -130,7 +131,7 @@ def _outermost(
     event_of[row[known]] = number[nest[known]]
     first_call = row[place]
     table = Recorded(
-        call=first_call, thread=thread[place], lane=np.unique(lane[place], return_inverse=True)[1],
+        call=first_call, thread=thread[place], lane=numbered(lane[place])[1],
         kind=nest_kind[event], begin=begin, end=finish, gap=np.maximum(begin - last, 0),
         waits=nest_wait[event], inside=np.where(first_call == NO_ROW, 0, size),
         between=place - since,

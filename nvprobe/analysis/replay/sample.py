@@ -162,7 +162,8 @@ def _times(trace: Trace, threads: Column) -> dict[str, Column]:
     if (marks := trace.marks) is not None:
         known = marks.thread != NO_ROW
         out["marks"] = marks.time[known & threads[marks.thread]]
-    return {name: np.sort(times) for name, times in out.items()}
+    # Records of a thread are nearly in order: stable sorts are linear.
+    return {name: np.sort(times, kind="stable") for name, times in out.items()}
 
 
 def _rows(trace: Trace, texts: set[str]) -> Column:

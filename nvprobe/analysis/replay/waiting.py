@@ -88,7 +88,7 @@ def full_queue(
     dur = dur.copy()
     blocked = []
     name = calls.name[events.call[launching]]
-    last = np.sort(np.maximum.accumulate(end)[until[launching] - 1]) if len(launching) else end
+    last = np.maximum.accumulate(end)[until[launching] - 1] if len(launching) else end
     outstanding = np.arange(len(launching)) - np.searchsorted(last, events.begin[launching])
     order = np.argsort(name, kind="stable")
     bounds = np.append(runs(name[order]), len(order))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -278,28 +278,19 @@ class IdleTime(Table):
 
 def by(idle: IdleTime, *names: str) -> tuple[Column, ...]:
     """The distinct values of some columns, and last the ns assigned to each combination."""
-    code = np.zeros(len(idle), np.int64)
-    for name in names:
-        values = getattr(idle, name).astype(np.int64) + 1
-        _, code = distinct(code.astype(np.int64) << 32 | values)
-    size = int(code.max(initial=-1)) + 1
-    first = np.full(size, len(idle))
-    np.minimum.at(first, code, np.arange(len(idle)))
-    return (
-        *(getattr(idle, name)[first] for name in names),
-        sums(code, idle.ns, size),
-    )
+    columns = [getattr(idle, name) for name in names]
+    code, first = _codes(columns)
+    return *(column[first] for column in columns), sums(code, idle.ns, len(first))
 
 
 def summed(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]) -> IdleTime:
     """Sum the parts by place (stream, step, next_step, path, line, long) and cause."""
-    code = _codes(places)
-    size = int(code.max(initial=-1)) + 1
+    code, first = _codes(places)
+    size = len(first)
     by_cause = np.zeros((size, len(Cause)), np.int64)
     for cause, own in ns.items():
         some = np.flatnonzero(own)
         by_cause[:, cause] = sums(code[some], own[some], size)
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
     row, why = np.nonzero(by_cause)
     stream, step, next_step, path, line, long = (rows[first[row]] for rows in places)
     return IdleTime(
@@ -315,8 +306,8 @@ def summed(streams: Streams, places: tuple[Column, ...], ns: dict[Cause, Column]
     )
 
 
-def _codes(places: tuple[Column, ...]) -> Column:
-    """Number of each distinct place, in order of appearance."""
+def _codes(places: Sequence[Column]) -> tuple[Column, Column]:
+    """(number of each distinct place, in order of appearance; the first row of each number)."""
     code, size = np.zeros(len(places[0]), np.int64), 1
     for rows in places:
         if not len(rows) or (rows == rows[0]).all():
@@ -326,7 +317,8 @@ def _codes(places: tuple[Column, ...]) -> Column:
             keys, code = distinct(code)
             code, size = code.astype(np.int64), len(keys)
         code, size = code * (high - low + 1) + rows - low, size * (high - low + 1)
-    return distinct(code)[1].astype(np.int64)
+    code = distinct(code)[1].astype(np.int64)
+    return code, np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
 
 
 def joined(tables: list[IdleTime]) -> IdleTime:
@@ -339,10 +331,10 @@ def joined(tables: list[IdleTime]) -> IdleTime:
             for column in zip(*(t.columns().values() for t in tables), strict=True)
         )
     )
-    code = _codes((whole.stream, whole.step, whole.next_step, whole.path, whole.line, whole.long))
-    size = int(code.max(initial=-1)) + 1
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))
-    by_cause = np.zeros(size * len(Cause), np.int64)
+    code, first = _codes(
+        (whole.stream, whole.step, whole.next_step, whole.path, whole.line, whole.long)
+    )
+    by_cause = np.zeros(len(first) * len(Cause), np.int64)
     np.add.at(by_cause, code * len(Cause) + whole.cause, whole.ns)
     cell = np.flatnonzero(by_cause)
     out = whole.take(first[cell // len(Cause)])
