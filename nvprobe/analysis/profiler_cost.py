@@ -23,6 +23,7 @@ from nvprobe.trace import (
     ProfilingCost,
     RangeSource,
     RecordCosts,
+    StepTime,
     Trace,
 )
 from nvprobe.trace.cuda_calls import LAUNCHES, calls_with
@@ -59,7 +60,7 @@ class Records(Row, frozen=True):
         return self.graph_nodes * costs.graph_node_ns
 
     def ready_ns(self, costs: RecordCosts) -> float:
-        """What they cost it in a step that is not recorded: up to twice that, or nothing."""
+        """What they cost it at most in a step that is not recorded."""
         return self.graph_nodes * costs.ready_node_ns
 
 
@@ -73,6 +74,8 @@ class ProfilerCost:
     unprofiled_ns: int
     bounds_ns: tuple[int, int]
     """Of the unprofiled step; equal to it where a measurement cannot tell its spread."""
+    difference_spread_ns: int
+    """How far what profiling costs may be off: the spread of both measurements."""
     idle_ns: int | None
     """Of the profiled step; ``None`` where the steps use several GPUs, or none."""
     profiler_idle_ns: int | None
@@ -83,8 +86,8 @@ class ProfilerCost:
     @property
     def is_known(self) -> bool:
         """Whether profiling costs more than steps vary by."""
-        low, high = self.bounds_ns
-        return self.source == "estimated" or not low <= self.profiled_ns <= high
+        cost = self.profiled_ns - self.unprofiled_ns
+        return self.source == "estimated" or cost > self.difference_spread_ns
 
 
 def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost | None:
@@ -106,10 +109,11 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
     if measured and measured.bare:
         source: Literal["measured", "estimated"] = "measured"
         ready = _ready_ns(measured, records, busy or 0)
-        unprofiled = measured.bare.step_ns - ready
-        bounds = _measured_bounds(measured, unprofiled, ready)
+        unprofiled = measured.bare.step_ns - ready // 2
+        bounds = _measured_bounds(measured.bare, ready)
+        difference_spread = _difference_spread(measured.bare, measured.window, ready)
     else:
-        source = "estimated"
+        source, difference_spread = "estimated", 0
         host, gpu = records.host_ns(costs), records.gpu_ns(costs)
         floor = min(profiled, busy or 0)
         unprofiled = max(floor, profiled - round(host))
@@ -124,6 +128,7 @@ def profiler_cost(evidence: Evidence, by: Replay | None = None) -> ProfilerCost 
         profiled_ns=profiled,
         unprofiled_ns=unprofiled,
         bounds_ns=bounds,
+        difference_spread_ns=difference_spread,
         idle_ns=idle,
         profiler_idle_ns=None if idle is None else min(max(profiled - unprofiled, 0), idle),
         records=records,
@@ -140,7 +145,7 @@ def _replayed_bounds(by: Replay, floor: int, profiled: int, unprofiled: int) -> 
 
 
 def _ready_ns(cost: ProfilingCost, records: Records, busy: int) -> int:
-    """What nsys adds to a step that it does not record: it has prepared the nodes of graphs.
+    """What nsys adds at most to a step that it does not record: it has prepared nodes of graphs.
 
     No more than leaves the GPU's busy time, of which tracing has made nodes longer.
     """
@@ -150,11 +155,16 @@ def _ready_ns(cost: ProfilingCost, records: Records, busy: int) -> int:
     return min(round(records.ready_ns(cost.costs)), max(cost.bare.step_ns - least, 0))
 
 
-def _measured_bounds(cost: ProfilingCost, unprofiled: int, ready: int) -> tuple[int, int]:
-    """The unprofiled step with the spread of both measurements, and what was taken out of one."""
-    spreads = [time.spread_ns for time in (cost.bare, cost.window) if time and time.spread_ns]
-    spread = ready + (round(float(np.hypot.reduce(spreads))) if spreads else 0)
-    return max(0, unprofiled - spread), unprofiled + spread
+def _measured_bounds(bare: StepTime, ready: int) -> tuple[int, int]:
+    """The step with its spread; all of what nodes may cost is taken out of it, or nothing."""
+    spread = bare.spread_ns or 0
+    return max(0, bare.step_ns - ready - spread), bare.step_ns + spread
+
+
+def _difference_spread(bare: StepTime, window: StepTime | None, ready: int) -> int:
+    """The spread of both measurements together, and what nodes may cost more or less."""
+    spreads = [time.spread_ns for time in (bare, window) if time and time.spread_ns]
+    return ready // 2 + (round(float(np.hypot.reduce(spreads))) if spreads else 0)
 
 
 def _backend(trace: Trace) -> Literal["nsys", "torch"]:

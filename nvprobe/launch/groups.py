@@ -98,11 +98,13 @@ class GroupTimer:
         self.planned = [Group("window", start, end)]
 
     def plan_after(self, closed: int) -> None:
-        """Bare groups after the window, where none was timed before it.
+        """Bare groups after the window, where fewer than two were timed before it.
 
-        nsys still works on what it recorded then, which slows the host.
+        nsys still works on what it recorded then, which slows the host: beside a group before the
+        window they say only how much the GPU's steps vary.
         """
-        count = 0 if any(group.kind == "bare" for group in self.done) else MOST_AFTER
+        bare = sum(group.kind == "bare" for group in self.done)
+        count = MOST_AFTER if bare < 2 else 0
         starts = [closed + 1 + STEPS * number for number in range(count)]
         self.planned = [Group("bare", start, start + STEPS) for start in starts]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 from nvprobe.launch.groups import Group, Kind
 
 _HOST_PACED = 0.8
-"""From this share of a group's elapsed time on, the host's own periods add up to it: they then say
-how much single steps vary. Below it the host runs ahead of the GPU."""
+"""From this share of a group's step on, the host's own periods are as long: they then say how much
+single steps vary. Below it the host runs ahead of the GPU."""
 
 _NODES_READY = (
     "overhead: nsys slows the nodes of CUDA graphs outside the window, too; the report takes it out"
@@ -121,8 +121,10 @@ class WindowStatus:
     def overhead(self) -> Overhead:
         """Bare steps against those of the window."""
         bare, window = self._step_time("bare"), self._step_time("window")
-        if bare and window and bare.groups > 1 and window.groups == 1 and bare.doubt is not None:
-            # Single steps of a GPU-bound loop vary on the host by far more than a group does.
+        if bare is None or window is None or bare.doubt is None:
+            return Overhead(bare, window)
+        if window.spread_ns is None or (bare.groups > 1 and window.groups == 1):
+            # Single steps vary by more than groups do, and say nothing where the host runs ahead.
             window = replace(window, spread_ns=round(bare.doubt * window.step_ns))
         return Overhead(bare, window)
 
@@ -137,26 +139,47 @@ class WindowStatus:
         return notes
 
     def _step_time(self, kind: Kind) -> StepTime | None:
-        """The median group of a kind."""
-        groups = [group for group in self.groups if group.kind == kind and group.elapsed_ns > 0]
-        if not groups:
+        """The median group of a kind, before the window where any is.
+
+        Groups after it say only how much the steps of a host that runs ahead vary.
+        """
+        known = [group for group in self.groups if group.kind == kind and group.elapsed_ns > 0]
+        if not known:
             return None
-        each = [group.elapsed_ns / group.steps for group in groups]
-        spread = (max(each) - min(each)) / 2 if len(each) > 1 else self._variation(groups[0])
+        before = [group for group in known if self.opened is None or group.first < self.opened]
+        groups = before or known
+        spread = self._variation(groups[0]) if len(groups) == 1 else _half_range(groups)
+        if spread is None and len(known) > 1:
+            spread = _half_range(known)
         return StepTime(
-            max(1, round(statistics.median(each))),
+            max(1, round(statistics.median(map(_each, groups)))),
             None if spread is None else round(spread),
             sum(group.steps for group in groups),
             len(groups),
         )
 
     def _variation(self, group: Group) -> float | None:
-        """How far the mean of one group may be off, by its single steps on the host."""
-        begin = group.first - self.first_timed
-        periods = self.durations_ns[max(begin, 0) : begin + group.steps]
-        if len(periods) < max(group.steps, 2) or sum(periods) < _HOST_PACED * group.elapsed_ns:
+        """How far the mean of one group may be off, by its single steps on the host.
+
+        All but the last one, which has the wait for the GPU.
+        """
+        begin, count = group.first - self.first_timed, group.steps - 1
+        periods = self.durations_ns[max(begin, 0) : max(begin + count, 0)]
+        if count < 2 or len(periods) < count:
             return None
-        return 2 * statistics.stdev(periods) / math.sqrt(len(periods))
+        if statistics.mean(periods) < _HOST_PACED * _each(group):
+            return None
+        return 2 * statistics.stdev(periods) / math.sqrt(count)
+
+
+def _half_range(groups: Sequence[Group]) -> float:
+    """Half the range of what a step takes in several groups."""
+    each = [_each(group) for group in groups]
+    return (max(each) - min(each)) / 2
+
+
+def _each(group: Group) -> float:
+    return group.elapsed_ns / group.steps
 
 
 def _statuses(files: Iterable[Path]) -> Iterable[WindowStatus]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from pathlib import Path
@@ -20,6 +21,8 @@ _OPTIONS = (
 )  # fmt: skip
 """Options of nsys that decide what is recorded and what it costs; others may hold paths."""
 _LEAST_PERIODS = 3
+_AHEAD = 0.8
+"""The host runs ahead of the GPU where its own period is shorter than this share of the step."""
 
 
 def read_profiling_cost(capture: Path) -> ProfilingCost | None:
@@ -34,15 +37,20 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
         return None
     if folder != capture and capture.name not in (run.get("files") or ()):
         return None
-    overhead = _section(run, "overhead")
+    overhead, host_ns = _section(run, "overhead"), _host_step(run)
+    bare = _before_window(run, _step_time(_section(overhead, "bare")))
+    window = _step_time(_section(overhead, "window"))
+    if bare and host_ns is not None and host_ns < _AHEAD * bare.step_ns and _is_single(run):
+        bare = dataclasses.replace(bare, spread_ns=None)
+        window = window and dataclasses.replace(window, spread_ns=None)
     return ProfilingCost(
         backend="torch" if run.get("backend") == "torch" else "nsys",
-        bare=_before_window(run, _step_time(_section(overhead, "bare"))),
-        window=_step_time(_section(overhead, "window")),
+        bare=bare,
+        window=window,
         costs=_costs(_section(run, "calibration")),
         graph_nodes=_graph_nodes(run),
         failure=_failure(run),
-        host_ns=_host_step(run),
+        host_ns=host_ns,
     )
 
 
@@ -109,10 +117,22 @@ def _before_window(run: dict[str, Any], bare: StepTime | None) -> StepTime | Non
     return StepTime(round(statistics.median(each)), spread, sum(steps), len(each))
 
 
+def _is_single(run: dict[str, Any]) -> bool:
+    """Whether one group of bare steps was timed in all: it cannot say how a GPU's steps vary.
+
+    Earlier versions took the last period of a group, which waits for the GPU, as the host's.
+    """
+    return sum(one["kind"] == "bare" for one in _groups(run)) == 1
+
+
+def _groups(run: dict[str, Any]) -> list[dict[str, Any]]:
+    known = run.get("step_groups")
+    return [one for one in known if _is_group(one)] if isinstance(known, list) else []
+
+
 def _bare_groups(run: dict[str, Any]) -> list[dict[str, Any]]:
     """The timed groups of bare steps: those before the window, where there are any."""
-    known = run.get("step_groups")
-    groups = [one for one in known if _is_group(one)] if isinstance(known, list) else []
+    groups = _groups(run)
     bare = [one for one in groups if one["kind"] == "bare"]
     opened = next((one["first"] for one in groups if one["kind"] == "window"), 0)
     return [one for one in bare if one["first"] < opened] or bare

@@ -41,8 +41,8 @@ class RecordCosts(Row, frozen=True):
     graph_node_ns: Annotated[float, ns("a CUDA graph node traced by node")]
     operator_ns: Annotated[float, ns("an operator that torch.profiler records")]
     ready_node_ns: Annotated[
-        float, ns("a CUDA graph node that nsys is ready to trace by node but does not record")
-    ] = 100
+        float, ns("a CUDA graph node that nsys is ready to trace but does not record, at most")
+    ] = 200
 
 
 DEFAULT_COSTS = RecordCosts(

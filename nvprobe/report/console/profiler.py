@@ -8,6 +8,8 @@ from nvprobe.report.console.format import span, time
 
 _NOTABLE = 0.01
 """Idle time of the profiler's from this share of the step on is worth words."""
+_UNKNOWN = 0.5
+"""A step that may be off by this share says nothing."""
 
 
 def profiler(analysis: Analysis) -> str:
@@ -23,16 +25,23 @@ def _unprofiled(cost: ProfilerCost) -> str:
     if cost.source == "estimated":
         return f"unprofiled an estimated {span(low, high)} (not measured)"
     spread = high - cost.unprofiled_ns
+    if _is_vague(cost):
+        off = f"{spread / cost.unprofiled_ns:.0%}"
+        return f"unprofiled not known: {time(cost.unprofiled_ns)} may be off by {off}"
     sure = f" ± {time(spread)}" if spread else ""
     doubt = "" if cost.is_known else ": profiling costs less than steps vary by"
     return f"{time(cost.unprofiled_ns)}{sure} unprofiled{doubt}"
+
+
+def _is_vague(cost: ProfilerCost) -> bool:
+    return cost.bounds_ns[1] - cost.unprofiled_ns >= _UNKNOWN * cost.unprofiled_ns
 
 
 def _idle(cost: ProfilerCost) -> str:
     """Only of a measurement: an estimate is too coarse to take its difference."""
     if cost.source == "estimated" or not cost.idle_ns or not cost.profiler_idle_ns:
         return ""
-    if not cost.is_known or cost.profiler_idle_ns < _NOTABLE * cost.profiled_ns:
+    if _is_vague(cost) or not cost.is_known or cost.profiler_idle_ns < _NOTABLE * cost.profiled_ns:
         return ""
     share = cost.profiler_idle_ns / cost.idle_ns
     return f"; {share:.0%} of its idle time ({time(cost.idle_ns)}) is the profiler's"

@@ -74,7 +74,7 @@ def test_steps_found_in_the_warm_up_are_forgotten_before_the_window(
     assert run(watch, clock, [10] * 12) == [9, 10]
     assert not watch.restart(0), "the window has opened"
     status = WindowStatus.read(tmp_path)
-    assert status.durations_ns == [10] * 11, "of what was done when the window closed"
+    assert status.durations_ns == [10] * 12
     bare = [group for group in status.groups if group.kind == "bare"]
     assert [(group.first, group.elapsed_ns) for group in bare] == [(2, 50)]
 
@@ -232,15 +232,56 @@ def test_an_early_window_is_compared_with_the_steps_after_it(clock: Clock, tmp_p
     assert status.overhead.slowdown == 2.0
 
 
-def test_steps_after_the_window_are_not_timed_where_some_before_it_were(
+@pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        (10, [("bare", 3, 8), ("window", 10, 12), ("bare", 13, 18), ("bare", 18, 23)]),
+        (15, [("bare", 3, 8), ("bare", 8, 13), ("window", 15, 17)]),
+    ],
+)
+def test_steps_after_the_window_are_not_timed_where_two_groups_before_it_were(
+    clock: Clock, tmp_path: Path, opened: int, expected: list[tuple[str, int, int]]
+) -> None:
+    run(StepWatch([Log(clock)], opened, opened + 2, status=tmp_path), clock, [10] * 30)
+    groups = WindowStatus.read(tmp_path).groups
+    assert [(one.kind, one.first, one.end) for one in groups] == expected
+
+
+def test_groups_after_the_window_say_how_a_gpu_varies_and_nothing_of_a_slower_host(
     clock: Clock, tmp_path: Path
 ) -> None:
-    run(StepWatch([Log(clock)], 10, 12, status=tmp_path), clock, [10] * 30)
-    groups = WindowStatus.read(tmp_path).groups
-    assert [(one.kind, one.first, one.end) for one in groups] == [
-        ("bare", 3, 8),
-        ("window", 10, 12),
-    ]
+    """nsys works after the window: a host that decides takes longer, and its single steps say how
+    much it varies before."""
+    ahead, host = tmp_path / "ahead", tmp_path / "host"
+    ahead.mkdir()
+    host.mkdir()
+    watch = StepWatch([Log(clock)], 10, 15, status=ahead)
+    run_on_gpu(watch, clock, 30, lambda step: 100 if step == 4 else 20, 1_000)
+    found = WindowStatus.read(ahead).overhead.bare
+    assert found is not None
+    assert (found.groups, found.steps) == (1, 5)
+    assert found.spread_ns is not None
+    assert found.spread_ns < 50
+    run_on_gpu(
+        StepWatch([Log(clock)], 10, 15, status=host),
+        clock,
+        30,
+        lambda step: (1_500 if step > 14 else 1_000) + step % 2,
+        100,
+    )
+    found = WindowStatus.read(host).overhead.bare
+    assert found is not None
+    assert found.step_ns == pytest.approx(1_000, rel=0.03)
+    assert found.spread_ns == 1
+
+
+def test_the_wait_for_the_gpu_at_the_end_of_a_group_is_no_period_of_the_host() -> None:
+    """A student beside its teacher on an H200: its host is five times faster than the GPU."""
+    periods = [3_346_577, 2_366_394, 1_943_926, 2_226_256, 69_148_187]
+    status = WindowStatus(20, 14, 20, 7, periods, [Group("bare", 7, 12, 78_936_762)])
+    bare = status.overhead.bare
+    assert bare is not None
+    assert (bare.step_ns, bare.spread_ns) == (15_787_352, None)
 
 
 def test_after_a_window_of_nsyss_own_clock_bare_steps_are_timed(

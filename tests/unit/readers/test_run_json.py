@@ -110,6 +110,25 @@ def test_too_few_or_damaged_periods_say_nothing_of_the_host(
     assert cost.host_ns is None
 
 
+def test_one_group_of_a_host_that_runs_ahead_cannot_say_how_steps_vary(tmp_path: Path) -> None:
+    overhead = {
+        "bare": {"step_ns": 15_000, "spread_ns": 26_000, "steps": 5, "groups": 1},
+        "window": {"step_ns": 16_000, "spread_ns": 22_000, "steps": 5, "groups": 1},
+    }
+    bare, window = timed("bare", 3, 8, 75_000), timed("window", 10, 15, 80_000)
+    periods = {"first": 3, "host_ns": [2_000] * 4 + [67_000] + [2_000] * 6 + [70_000]}
+    known: dict[str, Any] = {"overhead": overhead, "step_periods": periods}
+    cost = read_profiling_cost(folder(tmp_path, step_groups=[bare, window], **known))
+    assert cost is not None
+    assert (cost.bare, cost.window) == (
+        StepTime(15_000, None, 5, 1), StepTime(16_000, None, 5, 1)
+    )  # fmt: skip
+    after = timed("bare", 16, 21, 76_000)
+    cost = read_profiling_cost(folder(tmp_path, step_groups=[bare, window, after], **known))
+    assert cost is not None
+    assert cost.bare == StepTime(15_000, 26_000, 5, 1), "of the groups, by a later launch"
+
+
 def test_groups_after_the_window_count_only_where_none_is_before_it(tmp_path: Path) -> None:
     overhead = {"bare": {"step_ns": 8_000, "spread_ns": 1_000, "steps": 15, "groups": 3}}
     window, after = timed("window", 10, 15, 50_000), [
