@@ -28,7 +28,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from nvprobe.instrumentation import awake, emitter, places, sidecar, steps, torch_hooks
+from nvprobe.instrumentation import awake, emitter, objects, places, sidecar, steps, torch_hooks
 from nvprobe.instrumentation import compiling as compiling_module
 from nvprobe.instrumentation.emitter import Label
 from nvprobe.instrumentation.frames import UNCOUNTED, uncounted
@@ -50,20 +50,25 @@ class Record(str):
         root: The owner, if the module is a root whose calls `run_root` takes.
         label: What the range is written with; None for a module that was left out.
         calls: How often it was called with a sidecar.
+        number: Which object it is, once that is noted (`objects`); -1 before.
         within: The name of the root that the module is part of; None for a root, and for a module
             outside its root's tree.
 
     """
 
-    __slots__ = ("calls", "label", "owner", "root", "within")
+    __slots__ = ("calls", "label", "number", "owner", "root", "within")
     owner: type | None
     root: type | None
     label: Label | None
     within: str | None
     calls: int
+    number: int
 
     def __deepcopy__(self, memo: object) -> Record:
-        return self
+        """A record of its own: the copy has parameters of its own."""
+        copied = make_record(str(self), self.owner, self.label, self.within)
+        copied.root = self.root
+        return copied
 
     def __copy__(self) -> Record:
         return self
@@ -82,6 +87,7 @@ def make_record(
     record.label = label
     record.within = within
     record.calls = 0
+    record.number = -1
     return record
 
 
@@ -199,6 +205,7 @@ def call(
     if not awake.now:
         return original(module, *args, **kwargs)
     root_called(module, args, kwargs)
+    objects.model_called(record, module)
     first, start = _next_sequence(), time.time_ns()
     emitter.push(record.label)  # type: ignore[arg-type]
     try:
@@ -325,7 +332,7 @@ def _prepare() -> None:
     global _next_sequence
     compiling_module.bind()
     _next_sequence = torch_hooks.sequence_number() or int
-    ours = (torch_hooks, sys.modules[__name__])
+    ours = (torch_hooks, objects, sys.modules[__name__])
     torch_hooks.hide_from_dynamo(torch_hooks.functions_of(*ours))
 
 

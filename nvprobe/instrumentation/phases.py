@@ -22,6 +22,7 @@ from nvprobe.instrumentation import (
     graphs,
     loaders,
     modules,
+    objects,
     places,
     sidecar,
     steps,
@@ -254,7 +255,7 @@ def _run_root(
     """
     if _inside.root or steps.waiting() or periods.evaluating:
         return forwards.call(original, record, module, args, kwargs)
-    trains = _trains(module)
+    trains = objects.trains(module)
     name = _phase_of(module, trains)
     if name != "loss":
         periods.forward(module, trains)
@@ -287,10 +288,6 @@ def _compiled_call(graph: str) -> None:
     """A compiled graph is about to be called: by a root module, or by a compiled function."""
     if not _inside.root:
         periods.compiled(graph)
-
-
-def _trains(module: nn.Module) -> bool:
-    return module.training and bool(sys.modules["torch"].is_grad_enabled())
 
 
 _criteria: dict[type, bool] = {}

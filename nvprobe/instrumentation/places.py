@@ -22,12 +22,14 @@ from opcode import opmap
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from nvprobe.instrumentation import sidecar
+from nvprobe.instrumentation import objects, sidecar
 from nvprobe.instrumentation.emitter import Category
 from nvprobe.instrumentation.sources import code_line, is_installed, is_library, source_line
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from nvprobe.instrumentation.forwards import Record
 
 COLUMNS = ("name", "category", "role", "source", "stack", "detail", "count")
 MOST = 4096
@@ -129,9 +131,11 @@ def note(
         note(name, category, role, user, detail)
 
 
-def called(name: str, root: str | None) -> None:
-    """Note where a module is called; for the wrapper of its forward alone."""
-    note(name, Category.MODULE, CALLED, module_caller(2), root, LOOKS)
+def called(record: Record, root: str | None) -> None:
+    """Note where a module is called, and which one it is; for the wrapper of its forward alone."""
+    if record.root is None:  # a root's calls are noted each
+        objects.note(record, None)
+    note(record, Category.MODULE, CALLED, module_caller(2), root, LOOKS)
 
 
 def module_caller(wrapper: int) -> FrameType | None:

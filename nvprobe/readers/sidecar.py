@@ -120,6 +120,7 @@ class _Merger:
         syncs = (structs.replace(line, process=process) for line in lines["sync"])
         parts["syncs"] += {one.source: one for one in syncs}.values()  # the last counts highest
         parts["places"] += _places(lines["place"], process)
+        parts["objects"] += [structs.replace(one, process=process) for one in lines["object"]]
         parts["monotonic"] += [
             line.mark_ns[1] + shift - line.perf_ns
             for line in lines["clock"]

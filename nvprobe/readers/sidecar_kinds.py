@@ -22,6 +22,7 @@ from nvprobe.trace.sidecar import (
     GraphBreak,
     GraphManifest,
     Line,
+    ModuleObject,
     Place,
     Recompile,
     SyncSource,
@@ -138,6 +139,7 @@ LINES: dict[str, type[Line]] = {
 """What a line of each kind is read as."""
 ROWS: dict[str, type[msgspec.Struct]] = {
     "module": ModuleRow, "step": StepRow, "allocator": AllocatorRow, "place": Place,
+    "object": ModuleObject,
 }  # fmt: skip
 """What a row of each kind is read as."""
 

@@ -202,6 +202,20 @@ class Place(msgspec.Struct, frozen=True):
     process: int = NO_ROW
 
 
+class ModuleObject(msgspec.Struct, frozen=True):
+    """A module object that opens ranges of a name, in a mode."""
+
+    name: str
+    """The range's name: a path below its root, or a class."""
+    object: Whole
+    """Its number in the process."""
+    root: str | None = None
+    """The range of the root that it is part of."""
+    trains: bool | None = None
+    """Whether it was called in training mode with gradients; None where that is not known."""
+    process: int = NO_ROW
+
+
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """Everything of all sidecars of a run."""
@@ -218,6 +232,7 @@ class Sidecar:
     """Class names of the models whose modules were given ranges."""
     allocator: AllocatorSamples = field(default_factory=AllocatorSamples.absent)
     places: tuple[Place, ...] = ()
+    objects: tuple[ModuleObject, ...] = ()
     monotonic: tuple[int, ...] = ()
     """What added to ns of the machine's monotonic clock gives the trace's time, by reading."""
     recorded: bool = True

@@ -17,6 +17,7 @@ import pytest
 from nvprobe.attribution import attribute
 from nvprobe.errors import InputError
 from nvprobe.instrumentation.allocator import COLUMNS
+from nvprobe.instrumentation.objects import COLUMNS as OBJECT_COLUMNS
 from nvprobe.merging.load import load
 from nvprobe.readers.sidecar import merge_sidecars
 from nvprobe.readers.sidecar_kinds import LINES, ROWS, CaptureRange, read_sidecar
@@ -32,7 +33,7 @@ from nvprobe.trace import (
     Threads,
     Trace,
 )
-from nvprobe.trace.sidecar import ManifestKernel, ManifestNode, Reason
+from nvprobe.trace.sidecar import ManifestKernel, ManifestNode, ModuleObject, Reason
 from tests.conftest import ROOT
 
 HEADER = {"kind": "header", "schema": "nvprobe.sidecar/1", "nvprobe": "1", "pid": 70, "rank": 2}
@@ -301,6 +302,17 @@ def test_places_have_one_row_a_position_with_its_highest_count(tmp_path: Path) -
     last = found[-1]
     assert (last.category, last.stack, last.detail) == (None, ("t.py:3", "t.py:9"), "default")
     assert {one.process for one in found} == {0}
+
+
+def test_objects_are_read_with_the_process_they_are_in(tmp_path: Path) -> None:
+    rows = [["Net", None, 0, True], ["cell", "Net", 1, None], ["Net", None, "2", None]]
+    line = {"kind": "object", "columns": OBJECT_COLUMNS, "rows": rows}
+    merged = merge_sidecars(trace(), [read_sidecar(write(tmp_path, HEADER, line))])
+    assert merged.sidecar.objects == (
+        ModuleObject("Net", 0, trains=True, process=0),
+        ModuleObject("cell", 1, root="Net", process=0),
+    )
+    assert "1 lines or rows are not as the format has them" in merged.warnings[-1]
 
 
 def test_what_the_sampler_writes_is_what_is_read(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nvprobe.analysis.findings.sources import named
 from nvprobe.analysis.replay.edits.kernels import remaining
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.replay.search import Proposal
+from nvprobe.readers.input_errors import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class KernelCause:
     kernels: str
     """Pattern (RE2) of the kernels' full names."""
     title: str
-    """With ``{path}`` and ``{count}``, kernels per step."""
+    """With ``{path}``, and ``{kernels}``: 1 kernel, 2 kernels."""
     advice: tuple[str, ...]
     remains: tuple[float, float, float]
     """Of the kernels' time, at each level. Where nothing remains their launches go as well."""
@@ -43,8 +44,8 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "unaligned_products",
         r"tensorop_(\w+_)?[sh]\d+\w*gemm\w*_align[12]\b",
-        "Matrix products in {path} read rows that do not begin at multiples of 16 bytes: {count} "
-        "kernels per step",
+        "Matrix products in {path} read rows that do not begin at multiples of 16 bytes: "
+        "{kernels} per step",
         (
             "pad the odd dimension (vocabulary, classes, features) to a multiple of 8, better of "
             "64, and leave the rest unused",
@@ -57,7 +58,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "index_gradient",
         r"indexing_backward_kernel_(stride_1|small_stride)",
-        "Gradients of indexing in {path} sort indices of narrow rows: {count} kernels per step",
+        "Gradients of indexing in {path} sort indices of narrow rows: {kernels} per step",
         (
             "index_select, gather or F.embedding instead of x[indices]: their gradients need no "
             "sort of all indices",
@@ -71,7 +72,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "strided_copy",
         r"elementwise_kernel(_manual_unroll)?<(\(int\))?\d+, (\(int\))?\d+, .*direct_copy_kernel",
-        "Tensors in {path} are copied into another order of dimensions: {count} kernels per step",
+        "Tensors in {path} are copied into another order of dimensions: {kernels} per step",
         (
             "keep one order from end to end: fewer permute(…).contiguous(), reshape of what is "
             "transposed, and einsum in the order that is stored",
@@ -84,7 +85,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "concatenation",
         r"CatArrayBatchedCopy",
-        "Tensors in {path} are concatenated: {count} kernels per step copy what is there already",
+        "Tensors in {path} are concatenated: {kernels} per step to copy what is there already",
         (
             "write into slices of one tensor that is made before; a cache of fixed size with "
             "index_copy_ instead of torch.cat in each step",
@@ -96,7 +97,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "repeated_tensor",
         r".",
-        "Copies of the same values are written in {path}: {count} kernels per step",
+        "Copies of the same values are written in {path}: {kernels} per step",
         (
             "expand instead of repeat: broadcasting reads the same values and writes none",
             "scaled_dot_product_attention(enable_gqa=True) instead of repeated keys and values",
@@ -138,7 +139,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "full_sort",
         r"DeviceRadixSort|bitonicSort|radixSortKVInPlace|DeviceSegmentedRadixSort",
-        "Values in {path} are sorted: {count} kernels per step",
+        "Values in {path} are sorted: {kernels} per step",
         (
             "torch.topk where only the largest are used; sort once where the order stays",
             "smaller keys: int32 instead of int64",
@@ -150,7 +151,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "general_convolution",
         r"im2col|col2im|vol2col|col2vol|explicit_convolve|fft2d_|slow_conv",
-        "Convolutions in {path} run as copies and products: {count} kernels per step",
+        "Convolutions in {path} run as copies and products: {kernels} per step",
         (
             "torch.backends.cudnn.benchmark = True where shapes are the same in each step",
             "channels and groups that cuDNN has kernels for: multiples of 8, no large dilation",
@@ -161,7 +162,7 @@ BY_KERNEL: tuple[KernelCause, ...] = (
     KernelCause(
         "grouped_convolution",
         r"conv_depthwise|grouped_direct_kernel|DepthwiseConv|dwconv",
-        "Depthwise or grouped convolutions in {path} run in direct kernels: {count} per step",
+        "Depthwise or grouped convolutions in {path} run in direct kernels: {kernels} per step",
         (
             "model.to(memory_format=torch.channels_last) in bfloat16 has faster ones",
             "fewer, larger groups",
@@ -192,7 +193,7 @@ def kernel_causes(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 ops=rows,
                 title=cause.title.format(
                     path=named(evidence.attribution.paths, path),
-                    count=f"{count / sample.steps:,.0f}",
+                    kernels=counted(round(count / sample.steps), "kernel"),
                 ),
                 path=path,
                 sources=(),

@@ -13,8 +13,9 @@ import numpy as np
 
 from nvprobe.analysis.findings.loops import Proposed
 from nvprobe.analysis.findings.model import Evidence, Finding
+from nvprobe.analysis.findings.same_modules import evaluations
 from nvprobe.analysis.findings.sampled import BACKWARD, PAGEABLE, Sampled
-from nvprobe.analysis.findings.sources import named
+from nvprobe.analysis.findings.sources import named, times
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.replay.edits.calls import made_before, unblocked, without
 from nvprobe.analysis.replay.edits.waits import less_often, remove_sync
@@ -48,7 +49,7 @@ class Habit:
     find: Callable[[Sampled], Column]
     """Bool per event."""
     title: str
-    """With ``{path}`` and ``{count}``, events per step."""
+    """With ``{path}`` and ``{count}``, events per step, or ``{times}``: once, 2 times."""
     advice: tuple[str, ...]
     least: float = 1
     """Events per step, at least."""
@@ -103,7 +104,10 @@ def _evaluation(steps: Sampled) -> Column:
     A pass without gradients whose result goes through the host into the next such pass, as a
     policy's actions do, is none: the step is made of them.
     """
-    mine, step = np.asarray(steps.below(EVALUATION)), steps.sample.step
+    paths, step = steps.evidence.attribution.paths, steps.sample.step
+    found = np.zeros(len(paths.parent), bool)
+    found[list(evaluations(steps.evidence, steps.ranges(EVALUATION)))] = True
+    mine = np.append(paths.nearest(found) >= 0, False)[steps.sample.path]
     results = steps.evidence.ops.bytes[steps.sample.op] > METRICS_BYTES
     read = steps.reads & steps.launched(results)
     sent = steps.launched(steps.uploads)
@@ -180,7 +184,7 @@ HABITS: tuple[Habit, ...] = (
     Habit(
         "optimizer_reads",
         _optimizer_reads,
-        "The optimizer in {path} reads values from the GPU {count} times per step",
+        "The optimizer in {path} reads values from the GPU {times} per step",
         (
             "fused=True, or capturable=True, for an optimizer whose state or learning rate is on "
             "the GPU",
@@ -192,7 +196,7 @@ HABITS: tuple[Habit, ...] = (
     Habit(
         "host_tensors",
         _host_tensors,
-        "Tensors made on the host are copied to the GPU inside {path}, {count} times per step",
+        "Tensors made on the host are copied to the GPU inside {path}, {times} per step",
         (
             "make masks, positions and constants on the GPU, once: register_buffer",
             "where they change, make them with the batch, pinned, and copy with non_blocking=True",
@@ -202,7 +206,7 @@ HABITS: tuple[Habit, ...] = (
     Habit(
         "large_download",
         _large_downloads,
-        "Whole tensors in {path} are copied to the host, {count} times per step",
+        "Whole tensors in {path} are copied to the host, {times} per step",
         (
             "reduce on the GPU and copy the result; every hundredth step",
             'to("cpu", non_blocking=True) into pinned memory where all of it is needed',
@@ -211,8 +215,11 @@ HABITS: tuple[Habit, ...] = (
     Habit(
         "evaluation_in_step",
         _evaluation,
-        "An evaluation, {path}, runs inside of every step",
-        ("evaluate every so many steps; torch.inference_mode() with larger batches",),
+        "A model runs without gradients, as for an evaluation, in every step: {path}",
+        (
+            "where nothing else in the step needs its result: evaluate every so many steps, with "
+            "torch.inference_mode() and larger batches",
+        ),
         edit=less_often,
         effort=0.8,
     ),
@@ -269,7 +276,9 @@ def habits(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
                 id=habit.id,
                 ops=ops,
                 title=habit.title.format(
-                    path=named(evidence.attribution.paths, path), count=f"{np.median(each):,.0f}"
+                    path=named(evidence.attribution.paths, path),
+                    count=f"{np.median(each):,.0f}",
+                    times=times(float(np.median(each))),
                 ),
                 path=path,
                 sources=_lines(evidence, sample, events),

@@ -101,7 +101,7 @@ class Sampled:
     def backward_pass(self) -> Column:
         """How many backward passes had begun before each event."""
         attribution = self.evidence.attribution
-        mine = np.append(self._is_range(BACKWARD), False)[attribution.tree.path]
+        mine = np.append(self.ranges(BACKWARD), False)[attribution.tree.path]
         mine &= ~attribution.tree.folded
         begun = np.sort(self.evidence.trace.ranges.start[mine])
         return np.searchsorted(begun, self.sample.events.begin, side="right")
@@ -126,11 +126,11 @@ class Sampled:
 
     def _inside(self, pattern: str, *kinds: Kind) -> Column:
         return np.asarray(
-            self.evidence.attribution.paths.nearest(self._is_range(pattern, *kinds)) >= 0
+            self.evidence.attribution.paths.nearest(self.ranges(pattern, *kinds)) >= 0
         )
 
-    def _is_range(self, pattern: str, *kinds: Kind) -> Column:
-        """Bool per path: its last range is named so; of some kinds."""
+    def ranges(self, pattern: str, *kinds: Kind) -> Column:
+        """Bool per path: its last range is named so (RE2); of some kinds."""
         paths = self.evidence.attribution.paths
         hit = pc.match_substring_regex(paths.names, pattern).to_numpy(zero_copy_only=False)
         marked = np.asarray(hit, bool)[paths.name]

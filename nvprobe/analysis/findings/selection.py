@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from nvprobe.analysis.findings.loops import Proposed
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.sources import named, program_paths
+from nvprobe.analysis.findings.sources import named, program_paths, times
 from nvprobe.analysis.grouping import push_up
 from nvprobe.analysis.kernels.classes import Family
 from nvprobe.analysis.replay.edits.waits import without_selection
@@ -48,7 +48,7 @@ def selections(evidence: Evidence, sample: Sample) -> Iterator[Proposed]:
             id="mask_select",
             ops=sample.op[kernels[sample.model.ops.event]],
             title=f"Rows selected by a mask {where} make the host wait for their number "
-            f"{each:,.0f} times per step",
+            f"{times(each)} per step",
             path=path,
             sources=lines,
             evidence={

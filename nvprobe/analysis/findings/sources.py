@@ -72,6 +72,11 @@ def named(paths: PathTable, path: int, otherwise: str = "the program") -> str:
     return otherwise if path < 0 else short_path(paths.text(path))
 
 
+def times(count: float) -> str:
+    """``once``, ``2 times``, ``1,204 times``."""
+    return "once" if round(count) == 1 else f"{count:,.0f} times"
+
+
 _RIGHT_AFTER_NS = 20_000
 """A wait for a copy begins this soon after its call."""
 _SHARE = 0.2

@@ -304,19 +304,6 @@ def test_checkpoints_that_are_needed_are_left_alone(peak: int, expected: bool) -
     assert "needless_checkpoints" not in found(checkpointed)  # nobody says how full the GPU is
 
 
-@pytest.mark.parametrize(("turns", "expected"), [(40, True), (4, False)])
-def test_a_module_that_is_called_in_a_loop(turns: int, expected: bool) -> None:
-    def body(scene: Scene) -> None:
-        for _ in range(turns):
-            scene.inside("fwd:cell", lambda: many(scene, ADD, 3, 2 * US))
-
-    ids = found(body)
-    assert ("repeated_module" in ids) is expected
-    if expected:
-        assert ids["repeated_module"].evidence["calls_per_step"] == turns
-        assert next(iter(ids)) == "repeated_module"
-
-
 @pytest.mark.parametrize(
     ("fusible", "expected"), [(ADD, True), ("triton_poi_fused_add_0(int*)", False)]
 )
