@@ -8,15 +8,21 @@ what is compiled already, and loops that belong to Hugging Face's Trainer or to 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+
+import numpy as np
 
 from nvprobe.analysis.code_places import FROM, MADE_APART
 from nvprobe.analysis.findings.model import Evidence, Finding
 from nvprobe.analysis.findings.program import GENERATION, HUGGING_FACE, LIGHTNING, Program, program
 from nvprobe.analysis.libraries import library_of
+from nvprobe.attribution.kinds import compiled_graphs
 
 _Advice = tuple[str, ...]
+_TO_COMPILE = re.compile(r"torch\.compile [a-z]")
+"""Words that say what compiling does; its options, such as modes, stay worth a try."""
 _NON_BLOCKING = (
     'TrainingArguments(dataloader_pin_memory=True, accelerator_config={"non_blocking": True})'
 )
@@ -28,10 +34,22 @@ _LOG_LESS = (
 
 def fitting(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     """The findings with advice for this program."""
+    found = [_of_compiled(evidence, one) for one in found]
     if not any(one.id in _FOR_ALL or one.id in _TRAINERS for one in found):
-        return list(found)
+        return found
     known = program(evidence)
     return [dataclasses.replace(one, advice=advice_for(one, known)) for one in found]
+
+
+def _of_compiled(evidence: Evidence, finding: Finding) -> Finding:
+    """Without advice to compile where most of its ops are of compiled graphs, replayed or not."""
+    others = tuple(line for line in finding.advice if not _TO_COMPILE.search(line))
+    if finding.ops is None or others in ((), finding.advice):
+        return finding
+    paths, owner = evidence.attribution.paths, evidence.attribution.owner[finding.ops]
+    compiled = np.append(paths.nearest(compiled_graphs(paths)) >= 0, False)[owner]
+    mostly = 2 * np.count_nonzero(compiled) > len(owner)
+    return dataclasses.replace(finding, advice=others) if mostly else finding
 
 
 def advice_for(finding: Finding, known: Program) -> _Advice:

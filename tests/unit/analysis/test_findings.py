@@ -615,8 +615,19 @@ def test_gaps_inside_graph_replays() -> None:
     analysis = analysis_of(loop(replay))
     assert "graph_gaps" in ids(analysis)
     gaps = next(one for one in analysis.findings or () if one.id == "graph_gaps")
+    assert any("torch.compile" in line for line in gaps.advice)
     assert gaps.evidence["replays"] == 4
     assert gaps.evidence["idle_inside_ns"] == 4 * 29 * 4 * US
+
+
+def test_replays_of_a_compiled_graph_are_not_to_be_compiled_before_capture() -> None:
+    def replay(scene: Scene) -> None:
+        scene.inside("graph 0/0 fwd", lambda: scene.replay(30, 2 * US, gap=4 * US))
+        scene.host(100 * US)
+
+    found = analysis_of(loop(replay)).findings or ()
+    gaps = next(one for one in found if one.id == "graph_gaps")
+    assert gaps.advice == ("larger batches in a graph, pooled by batch size",)
 
 
 def test_memory_near_the_limit_and_a_costly_profiler() -> None:
