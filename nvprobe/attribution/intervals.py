@@ -126,6 +126,13 @@ class Coverage:
         """Whether nothing is covered in any group."""
         return not len(self.start)
 
+    def length(self, group: int) -> int:
+        """Length covered in one group."""
+        low, last = self.first[group], self.first[group + 1] - 1
+        if last < low:
+            return 0
+        return int(self.before[last] + self.end[last] - self.start[last])
+
     def until(self, group: Column, time: Column) -> Column:
         """Length covered before each instant."""
         out = np.zeros(len(time), np.int64)

@@ -101,11 +101,13 @@ class Nesting:
         Only valid for instants outside crossing clusters.
         """
         at = last.copy()
-        climbing = np.flatnonzero(at >= 0)
+        if not len(self.end):
+            return at
+        climbing = np.flatnonzero((at >= 0) & (self.end[at] <= time))
         while len(climbing):
-            climbing = climbing[self.end[at[climbing]] <= time[climbing]]
-            at[climbing] = self.parent[at[climbing]]
-            climbing = climbing[at[climbing] >= 0]
+            above = self.parent[at[climbing]]
+            at[climbing] = above
+            climbing = climbing[(above >= 0) & (self.end[above] <= time[climbing])]
         return at
 
     def innermost_open(self, last: Column, time: Column) -> Column:

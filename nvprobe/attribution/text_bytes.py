@@ -59,9 +59,13 @@ class TextBytes:
 
     def goes_on(self, row: Column, at: Column, marker: bytes, hit: Column) -> Column:
         """Those of ``hit``, whose first word is the marker's, with the rest of it too."""
-        hit = hit[at[hit] + len(marker) <= self.end[row[hit]]]
-        for place in range(_WORD, len(marker)):
-            hit = hit[self.data[at[hit] + place] == marker[place]]
+        begin = at[hit]
+        fits = begin + len(marker) <= self.end[row[hit]]
+        hit, begin = hit[fits], begin[fits]
+        for place in range(_WORD, len(marker), _WORD):
+            place = min(place, len(marker) - _WORD)  # the last word begins inside the one before
+            same = self.words(begin + place) == first_word(marker[place:])
+            hit, begin = hit[same], begin[same]
         return hit
 
     def numbers(self, begin: Column, end: Column) -> tuple[Column, Column]:

@@ -250,10 +250,17 @@ class Evidence:
         """
         charges = self.waits.idle
         rows = np.isin(charges.cause, causes)
-        rows &= np.isin(self._step_of_idle, self.steady) if self.repeats else charges.path >= 0
+        rows &= self._idle_of_loop
         out = np.zeros(len(self.attribution.paths.parent) + 1, np.int64)
         np.add.at(out, charges.path[rows], charges.ns[rows])
         return out
+
+    @cached_property
+    def _idle_of_loop(self) -> Column:
+        """Bool per entry of idle time: in a steady step; without steps: it has a path."""
+        if self.repeats:
+            return np.isin(self._step_of_idle, self.steady)
+        return np.asarray(self.waits.idle.path >= 0)
 
     @property
     def idle_between_steps_ns(self) -> int:

@@ -93,8 +93,11 @@ class HostCauses:
         out[Cause.HOST] = end - start
         for lane, rows in by_group(thread):
             border, first = _borders(start[rows], end[rows])
-            outer = np.zeros(len(first), np.int64)
+            outer, total = np.zeros(len(first), np.int64), 0
             for cause, coverage in self.levels:
+                if coverage.length(lane) == total:
+                    continue  # nothing that the level before does not cover
+                total = coverage.length(lane)
                 until = coverage.of_one(lane, border)
                 within = until[first + 1] - until[first]
                 out[cause][rows] = within - outer

@@ -33,6 +33,8 @@ def test_lengths(rows: list[tuple[int, int, int]], asked: list[tuple[int, int, i
         for g, a, b in zip(group.tolist(), low.tolist(), high.tolist(), strict=True)
     ]
     assert coverage.between(group, low, high).tolist() == wanted
+    whole = [sum(covered(rows, g, t) for t in range(END)) for g in range(3)]
+    assert [coverage.length(g) for g in range(3)] == whole
     here = [covered(rows, g, t) for g, t in zip(group.tolist(), low.tolist(), strict=True)]
     assert coverage.contains(group, low).tolist() == here
 
