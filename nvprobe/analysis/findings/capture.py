@@ -9,7 +9,7 @@ import numpy as np
 
 from nvprobe.analysis.allocator import same_process
 from nvprobe.analysis.findings.model import Evidence, Finding
-from nvprobe.analysis.findings.sources import named
+from nvprobe.analysis.findings.sources import named, times
 from nvprobe.attribution.intervals import union_length
 from nvprobe.trace import Trace
 
@@ -89,7 +89,7 @@ def _near_limit(evidence: Evidence, level: _Level) -> Finding:
     where = f", in {named(evidence.attribution.paths, level.path)}" if level.path >= 0 else ""
     most = max(level.used, level.held)
     if level.retries > 0:
-        title = f"The GPU is full: torch gave its cache back {level.retries} times to go on"
+        title = f"The GPU is full: torch gave its cache back {times(level.retries)} to go on"
     elif level.used >= NEAR * level.capacity:
         title = f"Memory in use peaks at {most / level.capacity:.0%} of the GPU's{where}"
     else:

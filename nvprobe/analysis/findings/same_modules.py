@@ -92,36 +92,41 @@ def evaluations(evidence: Evidence, ranges: Column) -> Iterator[int]:
     paths of its modules.
     """
     paths, objects = evidence.attribution.paths, module_objects(evidence)
-    forward: dict[str, set[frozenset[str]]] = defaultdict(set)
-    for path in np.flatnonzero(_are_named(paths, FORWARD_PHASE)).tolist():
-        for model, parts in _models(paths, path).items():
-            forward[_name(paths, model)].add(parts)
+    forward = _are_named(paths, FORWARD_PHASE)
+    model, phase = _models(paths, forward | ranges)
+    parts = _parts(paths, model)
+    training = {parts[one] for one in parts if forward[phase[one]]}
+    called: dict[int, list[int]] = defaultdict(list)
+    for one in parts:
+        called[int(phase[one])].append(one)
     for path in np.flatnonzero(ranges).tolist():
-        models = _models(paths, path)
-        if _name(paths, path) != EVALUATION_PHASE or not models:
-            yield path
-            continue
-        known = objects.train_too(models)
-        if known is None:
-            known = all(parts in forward[_name(paths, one)] for one, parts in models.items())
-        if known:
-            yield path
+        if _name(paths, path) == EVALUATION_PHASE and path in called:
+            known = objects.train_too(called[path])
+            if known is None:
+                known = all(parts[one] in training for one in called[path])
+            if not known:
+                continue
+        yield path
 
 
-def _models(paths: PathTable, path: int) -> dict[int, frozenset[str]]:
-    """The outermost modules below a path, and what each has below it, as texts."""
-    module = paths.kind == Kind.MODULE
-    below = paths.nearest(np.arange(len(module)) == path) >= 0
-    outer = np.append(paths.nearest(module), -1)[paths.parent]
-    models = np.flatnonzero(module & below & ~np.append(below, False)[outer])
-    return {one: _parts(paths, one) for one in models.tolist()}
+def _models(paths: PathTable, phases: Column) -> tuple[Column, Column]:
+    """Per path the outermost module around it in its phase, and the phase; -1 for none."""
+    module, model = paths.kind == Kind.MODULE, np.full(len(paths.kind), -1)
+    phase = paths.nearest(phases)
+    for rows in paths.levels():
+        around = np.append(model, -1)[paths.parent[rows]]
+        own = np.where(module[rows], rows, -1)
+        model[rows] = np.where((around < 0) | phases[rows], own, around)
+    model[(phase < 0) | phases] = -1
+    return model, phase
 
 
-def _parts(paths: PathTable, model: int) -> frozenset[str]:
-    """The names of all modules below one."""
-    mine = paths.nearest(np.arange(len(paths.parent)) == model) == model
-    rows = np.flatnonzero(mine & (paths.kind == Kind.MODULE))
-    return frozenset(_name(paths, row) for row in rows.tolist())
+def _parts(paths: PathTable, model: Column) -> dict[int, frozenset[str]]:
+    """By model the names of the modules in it, its own included."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for row in np.flatnonzero((model >= 0) & (paths.kind == Kind.MODULE)).tolist():
+        found[int(model[row])].add(_name(paths, row))
+    return {one: frozenset(names) for one, names in found.items()}
 
 
 def _are_named(paths: PathTable, name: str) -> Column:

@@ -64,6 +64,26 @@ def test_without_objects_a_cell_is_known_by_the_sums_of_its_gradients(
     assert ("repeated_module" in found(body)) is expected
 
 
+@pytest.mark.parametrize(("in_one_process", "expected"), [(True, False), (False, True)])
+def test_objects_are_counted_in_each_process_and_below_their_root(
+    in_one_process: bool, expected: bool
+) -> None:
+    def loop_over_cells(scene: Scene) -> None:
+        for _ in range(12):
+            scene.inside("fwd:cell", lambda: many(scene, ADD, 4, 2 * US))
+
+    rows = [
+        ModuleObject("fwd:cell", number, "Net", process=0 if in_one_process else number)
+        for number in range(2)
+    ]
+    others = [ModuleObject("fwd:cell", number, "Other", process=0) for number in range(5, 9)]
+    ids = found(
+        lambda scene: scene.inside("Net", lambda: loop_over_cells(scene)),
+        sidecar=Sidecar(objects=(*rows, *others)),
+    )
+    assert ("repeated_module" in ids) is expected
+
+
 def models(scene: Scene, trained: str, evaluated: str, parts: int = 2) -> None:
     """A training pass of one model, and a pass without gradients, as nvprobe's phases."""
 
