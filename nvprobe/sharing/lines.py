@@ -18,7 +18,7 @@ _RUN_KEYS = (
     "overhead", "calibration",
 )  # fmt: skip
 """Keys of ``run.json`` that may be handed on: neither the command nor when it ran."""
-_OF_THE_PROGRAM = "class detail file from_node function fx module name path source src stack"
+_OF_THE_PROGRAM = "class detail file from_node function fx module name path root source src stack"
 _NAMES = frozenset(_OF_THE_PROGRAM.split())
 """Keys of a sidecar whose texts are the program's own names."""
 _NOT_THE_PROGRAMS = ("hook", "triton", "extern")

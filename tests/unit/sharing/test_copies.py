@@ -17,9 +17,12 @@ from nvprobe.analysis import analyze
 from nvprobe.attribution import attribute
 from nvprobe.cli import main
 from nvprobe.errors import InputError, UsageError
+from nvprobe.instrumentation.objects import COLUMNS
 from nvprobe.merging.load import load
 from nvprobe.report.document import document, encode, plain
 from nvprobe.sharing.copies import redact
+from nvprobe.sharing.lines import redact_sidecar
+from nvprobe.sharing.texts import Scrubber
 
 SECRETS = ("zebra-unicorn-4242", "quagga-tapir-7171", "okapi-dugong-9393", "anoa-kudu-5151")
 """In the environment, on the command line, in paths, and as host and user."""
@@ -199,6 +202,17 @@ def test_hashed_names_in_a_run(corpus: Path, tmp_path: Path) -> None:
     for key in ("ledger", "devices", "steps", "kernels"):
         assert numbers(after[key]) == numbers(before[key])
     assert len(after["ranges"]) == len(before["ranges"])
+
+
+def test_hashed_names_of_objects_are_those_of_their_roots(tmp_path: Path) -> None:
+    given, copy = tmp_path / "sidecar.0.7.jsonl", tmp_path / "copy.jsonl"
+    rows = [["MyModel", None, 0, True], ["cell", "MyModel", 1, None]]
+    line = {"kind": "object", "columns": COLUMNS, "rows": rows}
+    given.write_text(json.dumps(line) + "\n")
+    redact_sidecar(given, copy, Scrubber(hash_names=True))
+    model, cell = json.loads(copy.read_text())["rows"]
+    assert model[0] == cell[1] != "MyModel"
+    assert [model[1:], cell[2:]] == [[None, 0, True], [1, None]]
 
 
 def test_a_folder_of_ranks(corpus: Path, tmp_path: Path) -> None:
