@@ -37,9 +37,13 @@ def trains(module: nn.Module) -> bool:
 
 
 def model_called(record: Record, module: nn.Module) -> None:
-    """Note a model, and whether it trains in this call."""
+    """Note a model, and whether it trains in this call or is evaluated.
+
+    In training mode without gradients it does neither: a generator makes pictures for the other
+    network so.
+    """
     if sidecar.is_open():
-        note(record, trains(module))
+        note(record, trains(module) or (None if module.training else False))
 
 
 def note(record: Record, mode: bool | None) -> None:
@@ -47,7 +51,8 @@ def note(record: Record, mode: bool | None) -> None:
 
     Args:
         record: The object's.
-        mode: Whether it trains; None where nobody looked.
+        mode: Whether it trains (True) or is evaluated (False); None where it is neither, or
+            nobody looked.
 
     """
     if record.number < 0:

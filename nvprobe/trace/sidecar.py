@@ -212,7 +212,8 @@ class ModuleObject(msgspec.Struct, frozen=True):
     root: str | None = None
     """The range of the root that it is part of."""
     trains: bool | None = None
-    """Whether it was called in training mode with gradients; None where that is not known."""
+    """Whether it was called in training mode with gradients, or in evaluation mode; None for
+    training mode without gradients, and where nobody looked."""
     process: int = NO_ROW
 
 

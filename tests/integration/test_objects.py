@@ -54,6 +54,8 @@ for step in range(4):
             net(x)
             teacher(x)
         net.train()
+        with torch.no_grad():
+            layers[0](x)
 """
 
 
@@ -71,5 +73,8 @@ def test_each_object_is_noted_once_and_models_with_their_modes(
     assert list(modes["Net", None].values()) == [{True, False}]
     assert list(modes["cell", "Net"].values()) == [{None}]
     assert list(modes["Block", None].values()) == [{None}] * 3
-    assert list(modes["LayerNorm", None].values()) == [{True}] * 2
+    assert list(modes["LayerNorm", None].values()) == [
+        {True, None},
+        {True},
+    ], "without gradients, in training mode: neither"
     assert list(modes["Student", None].values()) == [{True}, {False}], "the copy is another one"

@@ -7,7 +7,7 @@ rules look for what only a module that is used again does.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -51,10 +51,10 @@ class ModuleObjects:
     def count(self, path: int) -> int:
         """How many there are in a process, at most; 0 where nothing is known."""
         found = {(one.process, one.object) for one in self.of(path)}
-        return int(np.bincount([process for process, _ in found]).max()) if found else 0
+        return max(Counter(process for process, _ in found).values(), default=0)
 
     def train_too(self, paths: Iterable[int]) -> bool | None:
-        """Whether a model called in one of the paths trains and runs without gradients as well.
+        """Whether a model called in one of the paths trains and is evaluated as well.
 
         None where no mode is known.
         """
