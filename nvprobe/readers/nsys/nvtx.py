@@ -81,7 +81,10 @@ def read_annotations(
 
 def _among(kind: Column, *events: Event) -> Column:
     """Rows of the given events."""
-    return np.flatnonzero(np.isin(kind, np.array(events, np.int64)))
+    found = np.zeros(len(kind), bool)
+    for event in events:
+        found |= kind == event
+    return np.flatnonzero(found)
 
 
 class _Events:

@@ -48,6 +48,13 @@ class Rows:
             values = pc.fill_null(values, pa.scalar(null, values.type))
         return np.array(values.to_numpy(), np.int64)
 
+    def all_between(self, column: str, least: int, most: int) -> bool:
+        """Whether every row has a value from ``least`` to ``most``; looks without a copy."""
+        if not len(self) or not self.has(column) or self.table.column(column).null_count:
+            return False
+        bounds = pc.min_max(self.table.column(column)).as_py()
+        return bool(least <= bounds["min"] and bounds["max"] <= most)
+
     def columns(self, null: int, **columns: str) -> dict[str, Column]:
         """Several columns of :meth:`ints`, by the names that the Trace has for them."""
         return {ours: self.ints(theirs, null) for ours, theirs in columns.items()}
@@ -241,7 +248,8 @@ class ExportRows:
             return rows
         good = np.ones(len(rows), bool)
         for column in times:
-            good &= possible(rows.ints(column, UNKNOWN))
+            if not rows.all_between(column, -LONGEST_TIME, LONGEST_TIME):
+                good &= possible(rows.ints(column, UNKNOWN))
         if lost := len(rows) - int(np.count_nonzero(good)):
             self.warnings.append(f"{lost} rows of {table} have no possible time and are left out")
         return rows.take(good)
