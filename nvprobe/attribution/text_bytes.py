@@ -112,7 +112,7 @@ def _digit_count(letters: Column) -> Column:
 
 
 def _value(letters: Column, count: Column) -> Column:
-    """The number that the first ``count`` letters write: neighbours joined three times."""
+    """The number that the first ``count`` letters write: neighbors joined three times."""
     unused = ((_WORD - count) * 8).astype(np.uint64)
     digits = np.where(count > 0, letters << (unused & np.uint64(63)), np.uint64(0))
     digits &= _EACH * np.uint64(0x0F)

@@ -18,8 +18,7 @@ After them the mode is off for the rest of a window, because each warning costs 
 microsecond. The methods of tensors that wait are wrapped instead (`sync_methods`): the first wait
 on each line of a step has a mark, the others cost a look in a dictionary.
 
-A thread without Python prints torch's warning itself: code of ``torch.distributed`` does. So in a
-distributed program the mode is off from the start.
+In a distributed program it is off from the start: threads without Python print torch's warning.
 
 Explicit ones (``torch.cuda.synchronize``, of a stream, of an event) do not warn; those functions
 are wrapped. Setting the mode does not initialize CUDA: it waits until the program does.

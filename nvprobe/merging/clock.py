@@ -26,7 +26,7 @@ from nvprobe.trace import Column, RangeSource, Trace
 REACH_NS = 1_000_000
 """Largest offset looked for."""
 _COARSE_CALLS = 500
-"""Calls used to find the neighbourhood of the offset; all are used to bound it."""
+"""Calls used to find the neighborhood of the offset; all are used to bound it."""
 _NEAR_NS = 50_000
 _CANDIDATES = 64
 """Stretches of possible offsets that are compared by how many calls lie inside operators."""

@@ -35,8 +35,8 @@ _TRY = {
     ),
     "other": ("nvprobe analyze of this rank says what it waits for",),
 }
-
-
+REPLAYED_NS = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
+"""Evidence of findings that were replayed: at least, expected, at most."""
 _NO_SHORTER = "by replay a step of the job is not shorter without that"
 
 
@@ -220,9 +220,8 @@ def by_replay(one: Finding) -> str:
 
     Where the job gains nothing, the title says it.
     """
-    keys = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
-    known = [value for key in keys if isinstance(value := one.evidence.get(key), int)]
-    if len(known) < len(keys) or one.saves_ns is None:
+    known = [value for key in REPLAYED_NS if isinstance(value := one.evidence.get(key), int)]
+    if len(known) < len(REPLAYED_NS) or one.saves_ns is None:
         return ""
     least, expected, most = (duration(ns) for ns in known)
     other = one.evidence.get("replayed_like_rank")

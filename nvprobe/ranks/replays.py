@@ -15,6 +15,7 @@ from nvprobe.errors import NvprobeError
 from nvprobe.ranks.discovery import Source
 from nvprobe.ranks.job import SYMMETRIC, Job
 from nvprobe.ranks.late import NOTABLE
+from nvprobe.ranks.late_findings import REPLAYED_NS
 from nvprobe.ranks.simulation import JointReplay, read_job
 from nvprobe.ranks.store import content_bytes
 from nvprobe.ranks.stragglers import WORTH
@@ -53,8 +54,7 @@ class Replayed:
     @property
     def evidence(self) -> dict[str, int]:
         """The bounds as a finding has them."""
-        keys = ("replayed_least_ns", "replayed_saves_ns", "replayed_most_ns")
-        return dict(zip(keys, self.bounds_ns, strict=True))
+        return dict(zip(REPLAYED_NS, self.bounds_ns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

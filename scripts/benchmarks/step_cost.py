@@ -11,7 +11,7 @@ an NVTX tool, ``listened`` with that and a sidecar. Two processes of one program
 where their memory lies: what ``control`` differs by is no cost. With ``--nsys`` all of them run
 under it. On the CPU a step's time is the processor time of one thread's work; on a GPU the time
 from one synchronization to the next, and ``host``, the part of it until all work is submitted. Of
-each the median of the ratios of neighbours with its confidence interval, and the ratio of the
+each the median of the ratios of neighbors with its confidence interval, and the ratio of the
 fastest steps of all, which a loaded machine disturbs least. ``same_bits``: the weights of all are
 the same after as many steps; ``plain_same_bits``: those of the two plain processes, which differ
 where the program itself is not deterministic.

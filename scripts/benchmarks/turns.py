@@ -1,7 +1,7 @@
 """Compare processes that take turns, so that what else a machine does hits all of them alike.
 
 One worker a variant, alive and warm throughout: the parent asks each in turn, a few milliseconds of
-work at a time, and compares neighbours. What is reported is the median of the ratios of neighbours
+work at a time, and compares neighbors. What is reported is the median of the ratios of neighbors
 with its 95 % confidence interval, from the ranks of the sorted ratios: no assumption on the noise.
 """
 

@@ -32,6 +32,7 @@ SPELLINGS = {
     r"is(e|ed|es|ing|ations?|ers?)\b": "-ize",
     r"\bper cent\b|\d %(?=[\s.,;:)`|]|$)": "percent or 5%",
     r"\b(colour(s|ed|ing)?|behaviours?|favour\w*|labelled|labelling|artefacts?)\b": "American",
+    r"\bneighbour\w*": "neighbor",
 }
 """The same for spellings, in the code as well."""
 

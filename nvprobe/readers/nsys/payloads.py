@@ -259,7 +259,7 @@ def _end_to_end(parts: list[Column], kind: type) -> Column:
 
 
 def _places(event: Column, name: Column) -> Column:
-    """Place of each row among neighbours of the same event and name."""
+    """Place of each row among neighbors of the same event and name."""
     new = np.ones(len(event), bool)
     new[1:] = (event[1:] != event[:-1]) | (name[1:] != name[:-1])
     first = np.flatnonzero(new)

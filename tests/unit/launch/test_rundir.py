@@ -71,7 +71,7 @@ def test_another_jobs_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_force_replaces_the_ranks_of_another_job_once(tmp_path: Path) -> None:
-    """However many ranks begin at one moment: none removes what its neighbour just made."""
+    """However many ranks begin at one moment: none removes what its neighbor just made."""
     create_for_rank(tmp_path, "x", Placement(rank=9), {"TORCHELASTIC_RUN_ID": "earlier"})
     (tmp_path / "rank9" / "run.json").write_text("{}")
     (tmp_path / "notes.txt").write_text("the user's own")
