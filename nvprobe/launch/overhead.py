@@ -15,7 +15,7 @@ from nvprobe.launch.groups import Group, Kind
 
 _HOST_PACED = 0.8
 """From this share of a group's step on, the host's own periods are as long: they then say how much
-single steps vary. Below it the host runs ahead of the GPU."""
+single steps vary. Below it the host runs ahead of the GPU: as `nvprobe.trace.provenance.AHEAD`."""
 
 _NODES_READY = (
     "overhead: nsys slows the nodes of CUDA graphs outside the window, too; the report takes it out"

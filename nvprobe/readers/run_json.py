@@ -21,8 +21,6 @@ _OPTIONS = (
 )  # fmt: skip
 """Options of nsys that decide what is recorded and what it costs; others may hold paths."""
 _LEAST_PERIODS = 3
-_AHEAD = 0.8
-"""The host runs ahead of the GPU where its own period is shorter than this share of the step."""
 
 
 def read_profiling_cost(capture: Path) -> ProfilingCost | None:
@@ -37,21 +35,25 @@ def read_profiling_cost(capture: Path) -> ProfilingCost | None:
         return None
     if folder != capture and capture.name not in (run.get("files") or ()):
         return None
-    overhead, host_ns = _section(run, "overhead"), _host_step(run)
-    bare = _before_window(run, _step_time(_section(overhead, "bare")))
-    window = _step_time(_section(overhead, "window"))
-    if bare and host_ns is not None and host_ns < _AHEAD * bare.step_ns and _is_single(run):
-        bare = dataclasses.replace(bare, spread_ns=None)
-        window = window and dataclasses.replace(window, spread_ns=None)
-    return ProfilingCost(
+    overhead = _section(run, "overhead")
+    cost = ProfilingCost(
         backend="torch" if run.get("backend") == "torch" else "nsys",
-        bare=bare,
-        window=window,
+        bare=_before_window(run, _step_time(_section(overhead, "bare"))),
+        window=_step_time(_section(overhead, "window")),
         costs=_costs(_section(run, "calibration")),
         graph_nodes=_graph_nodes(run),
         failure=_failure(run),
-        host_ns=host_ns,
+        host_ns=_host_step(run),
     )
+    return _without_spread(cost) if cost.host_is_ahead and _is_single(run) else cost
+
+
+def _without_spread(cost: ProfilingCost) -> ProfilingCost:
+    """The same without what is said of how steps vary."""
+    bare, window = (
+        time and dataclasses.replace(time, spread_ns=None) for time in (cost.bare, cost.window)
+    )
+    return dataclasses.replace(cost, bare=bare, window=window)
 
 
 def recorded_with(capture: Path) -> dict[str, str]:
@@ -105,8 +107,8 @@ def _step_time(facts: dict[str, Any]) -> StepTime | None:
 def _before_window(run: dict[str, Any], bare: StepTime | None) -> StepTime | None:
     """``bare``, without groups after the window where there are others before it.
 
-    What nsys has recorded it still works on then, and steps take up to half as long again. Later
-    versions time no such groups.
+    What nsys has recorded it still works on then, and steps take up to half as long again. Earlier
+    versions counted those groups, too.
     """
     groups = _bare_groups(run)
     if bare is None or not groups or len(groups) == bare.groups:

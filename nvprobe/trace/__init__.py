@@ -57,6 +57,7 @@ from nvprobe.trace.host import (
     Threads,
 )
 from nvprobe.trace.provenance import (
+    AHEAD,
     DEFAULT_COSTS,
     Clock,
     Missing,
@@ -79,6 +80,7 @@ from nvprobe.trace.table import (
 )
 
 __all__ = [
+    "AHEAD",
     "DEFAULT_COSTS",
     "NO_DEVICE",
     "NO_NAME",

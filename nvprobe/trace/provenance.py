@@ -58,6 +58,10 @@ DEFAULT_COSTS = RecordCosts(
 """Those of a quiet host with one H200, for captures of machines that were not measured."""
 
 
+AHEAD = 0.8
+"""The host runs ahead of the GPU where its own step is shorter than this share of the whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProfilingCost:
     """The ``run.json`` of a capture: what profiling cost, and how the program ended."""
@@ -75,6 +79,13 @@ class ProfilingCost:
     host_ns: int | None = None
     """What a ``bare`` step takes the host, from its begin to that of the next one: shorter than the
     step where the host runs ahead of the GPU. ``None`` where too few were timed."""
+
+    @property
+    def host_is_ahead(self) -> bool:
+        """Whether the host is known to run ahead of the GPU in bare steps."""
+        if self.bare is None or self.host_ns is None:
+            return False
+        return self.host_ns < AHEAD * self.bare.step_ns
 
 
 class Missing(Row, frozen=True):

@@ -17,7 +17,7 @@ import numpy as np
 from nvprobe.analysis.replay.model import EventKind, Model
 from nvprobe.analysis.replay.run import replay, step_times
 from nvprobe.analysis.replay.sample import Sample
-from nvprobe.trace import DEFAULT_COSTS, NO_NAME, Column, RecordCosts
+from nvprobe.trace import AHEAD, DEFAULT_COSTS, NO_NAME, Column, RecordCosts
 
 QUERY_NS = 93
 """A call that only asks for a kernel's name, under the profiler on a quiet host."""
@@ -28,8 +28,6 @@ FACTORS = (0.15, 1.6)
 DEFAULT_FACTOR = 0.9
 DEPENDS = 0.05
 """The factor is solved for where the step depends on it by more than this share."""
-AHEAD = 0.8
-"""The host runs ahead of the GPU where its step is shorter than this share of the whole."""
 HALVINGS = 12
 """To four ten-thousandths of the factor."""
 STRETCHES = (1.0, 0.75, 1.33)
@@ -75,11 +73,10 @@ def calibration(sample: Sample) -> Calibration:
     if profiling is None or profiling.bare is None:
         return default
     measured = dataclasses.replace(default, source="measured")
-    step_ns, host_ns = profiling.bare.step_ns, profiling.host_ns
-    if host_ns is not None and host_ns < AHEAD * step_ns:
-        factor = _solved_for_host(sample, measured, host_ns)
+    if profiling.host_ns is not None and profiling.host_is_ahead:
+        factor = _solved_for_host(sample, measured, profiling.host_ns)
     else:
-        factor = _solved(sample, measured, step_ns)
+        factor = _solved(sample, measured, profiling.bare.step_ns)
     return default if factor is None else dataclasses.replace(measured, factor=factor)
 
 
