@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Programs as people write them, with one cause and its fix: judges of rules that never saw them.
 
-    python scripts/gpu/judge_programs.py NAME [--fixed] [--steps 40]
+    python scripts/gpu/judge_programs.py NAME [--change KIND] [--steps 40]
     python scripts/gpu/judge_programs.py --measure [NAME ...]     a line of JSON for each pair
 
 They were written before the rules were looked at, and are measured once the rules are frozen. Some

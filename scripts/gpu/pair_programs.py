@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small training loops with one planted cause each, and its fix: what savings are held against.
 
-    python scripts/gpu/pair_programs.py NAME [--fixed] [--steps 40]
+    python scripts/gpu/pair_programs.py NAME [--change KIND] [--steps 40]
     python scripts/gpu/pair_programs.py --measure [NAME ...]      a line of JSON for each pair
 
 A function makes the step as it is, or fixed. ``NAME_hidden`` puts so much other work of the GPU

@@ -1,7 +1,9 @@
 """What files of pairs share: a table of programs, measured and run by their command line.
 
-A pair is a function that makes one step of a training or inference loop, with a planted cause or
-with its fix. Lines that hold the cause end in the comment ``# <- NAME``.
+A program is a function that makes one step of a training or inference loop, as it is or with one
+change. A change is named by the kind of finding that advises it, and does what that finding says:
+no more, no less. The first of them undoes the planted cause; the others are what else somebody
+would try. Lines that hold the planted cause end in the comment ``# <- NAME``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -27,9 +30,21 @@ SCALE = 1 if CUDA else 16
 """Without a GPU the programs only have to run."""
 HIDDEN = "_hidden"
 """Ends the name of a program whose fix is not worth making, as other work hides it."""
+AS_IT_IS = ""
+"""No change."""
 Step = Callable[[], object]
-PAIRS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
-"""The cause, and what makes the step, by name."""
+
+
+class Program(NamedTuple):
+    """What makes the step, and the changes that it knows: kinds of findings."""
+
+    make: Callable[[str], Step]
+    changes: tuple[str, ...]
+    file: Path
+
+
+PROGRAMS: dict[str, Program] = {}
+"""By name."""
 
 
 def size(full: int, least: int = 2) -> int:
@@ -37,14 +52,46 @@ def size(full: int, least: int = 2) -> int:
     return full if CUDA else max(least, full // (4 * SCALE))
 
 
-def pair(cause: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
-    """Put a program into the table."""
+def changes(*kinds: str) -> Callable[[Callable[[str], Step]], Callable[[str], Step]]:
+    """Put a program into the table: its function gets the kind of one change, or ``AS_IT_IS``."""
 
-    def add(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
-        PAIRS[make.__name__] = (cause, make)
+    def add(make: Callable[[str], Step]) -> Callable[[str], Step]:
+        PROGRAMS[make.__name__] = Program(make, kinds, Path(inspect.getfile(make)))
         return make
 
     return add
+
+
+def pair(cause: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
+    """Put a program with one change into the table: its function gets whether it is fixed."""
+
+    def add(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
+        file = Path(inspect.getfile(make))
+        PROGRAMS[make.__name__] = Program(lambda change: make(bool(change)), (cause,), file)
+        return make
+
+    return add
+
+
+def graphed(step: Step) -> Step:
+    """The whole step as one CUDA graph, after three steps on a stream of its own."""
+    if not CUDA:
+        return step
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+
+    def replayed() -> object:
+        graph.replay()
+        return out
+
+    return replayed
 
 
 def hidden(step: Step) -> Step:
@@ -60,17 +107,17 @@ def hidden(step: Step) -> Step:
     return both
 
 
-def made(name: str, fixed: bool) -> Step:
+def made(name: str, change: str = AS_IT_IS) -> Step:
     """The step of a program, or of its twin whose fix is hidden."""
     torch.manual_seed(0)
-    step = PAIRS[name.removesuffix(HIDDEN)][1](fixed)
+    step = PROGRAMS[name.removesuffix(HIDDEN)].make(change)
     return hidden(step) if name.endswith(HIDDEN) else step
 
 
 def marked(name: str) -> list[str]:
     """``file:line`` of the lines that hold the cause."""
     name = name.removesuffix(HIDDEN)
-    file = Path(inspect.getfile(PAIRS[name][1]))
+    file = PROGRAMS[name].file
     lines = enumerate(file.read_text().splitlines(), 1)
     return [f"{file.name}:{i}" for i, line in lines if line.endswith(f"# <- {name}")]
 
@@ -92,42 +139,60 @@ def alone() -> Iterator[None]:
 
 
 def measured(name: str, groups: int = 5, steps: int = 10) -> dict[str, object]:
-    """ms per step as it is and fixed, in turns: groups of steps between two synchronizations."""
-    made_steps = {fixed: made(name, fixed) for fixed in (False, True)}
-    times: dict[bool, list[float]] = {False: [], True: []}
+    """ms per step as it is and with each change, in turns: groups between two synchronizations."""
+    kinds = PROGRAMS[name.removesuffix(HIDDEN)].changes
+    times: dict[str, list[float]] = {change: [] for change in (AS_IT_IS, *kinds)}
+    made_steps, errors = {}, {}
     for turn in range(groups + 1):
-        for fixed, step in made_steps.items():
-            wait()
-            begin = time.perf_counter()
-            for _ in range(steps):
-                step()
-            wait()
-            if turn:  # the first warms up
-                times[fixed].append(1e3 * (time.perf_counter() - begin) / steps)
-    row: dict[str, object] = {"name": name, "cause": PAIRS[name.removesuffix(HIDDEN)][0]}
-    for fixed, key in ((False, "plain"), (True, "fixed")):
-        some = times[fixed]
-        row[key] = {
-            "median": round(statistics.median(some), 4),
-            "min": round(min(some), 4),
-            "max": round(max(some), 4),
-        }
-    return row | {"lines": marked(name)}
+        for change in [one for one in times if one not in errors]:
+            try:
+                step = made_steps.get(change) or made_steps.setdefault(change, made(name, change))
+                took = timed(step, steps)
+            except Exception as problem:
+                if change in (AS_IT_IS, kinds[0]):
+                    raise
+                errors[change] = f"{type(problem).__name__}: {problem}"
+            else:
+                times[change] += [took] if turn else []  # the first warms up
+    rows = {change: spread(some) for change, some in times.items() if change not in errors}
+    return {
+        "name": name, "cause": kinds[0], "plain": rows.pop(AS_IT_IS), "fixed": rows[kinds[0]],
+        "changes": rows, "lines": marked(name), **({"errors": errors} if errors else {}),
+    }  # fmt: skip
+
+
+def timed(step: Step, steps: int) -> float:
+    """ms per step, of some between two synchronizations."""
+    wait()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return 1e3 * (time.perf_counter() - begin) / steps
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """The median of some times, the least and the greatest."""
+    found = {"median": statistics.median(times), "min": min(times), "max": max(times)}
+    return {key: round(value, 4) for key, value in found.items()}
 
 
 def main(about: str | None) -> None:
     """The command line of a file of pairs."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all; one may end in {HIDDEN}")
-    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--change", default=AS_IT_IS, metavar="KIND", help="one of its changes")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--steps", type=int, default=40)
     chosen = parser.parse_args()
-    unknown = {name.removesuffix(HIDDEN) for name in chosen.names} - PAIRS.keys()
+    unknown = {name.removesuffix(HIDDEN) for name in chosen.names} - PROGRAMS.keys()
     if unknown or not (chosen.measure or chosen.names):
-        parser.error(f"NAME is one of {', '.join(PAIRS)}")
+        parser.error(f"NAME is one of {', '.join(PROGRAMS)}")
+    known = [PROGRAMS[name.removesuffix(HIDDEN)].changes for name in chosen.names[:1]]
+    if chosen.change and not (known and chosen.change in known[0]):
+        parser.error(f"KIND is one of {', '.join(*known)}" if known else "KIND needs a NAME")
     if chosen.measure:
-        for name in chosen.names or PAIRS:
+        for name in chosen.names or PROGRAMS:
             try:
                 row = measured(name)
             except Exception as problem:  # one program's fault is a line, not the end
@@ -137,7 +202,7 @@ def main(about: str | None) -> None:
             torch.cuda.empty_cache()
         return
     with alone():
-        step = made(chosen.names[0], chosen.fixed)
+        step = made(chosen.names[0], chosen.change)
         for _ in range(chosen.steps):
             step()
         wait()

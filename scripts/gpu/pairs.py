@@ -79,7 +79,7 @@ def all_of(programs: str, twins: bool) -> list[str]:
     """The names of a file of pairs."""
     sys.path[:0] = [str(HERE), str(ROOT)]
     import_module(programs)  # puts its pairs into the list
-    names = list(import_module("pair_runner").PAIRS)
+    names = list(import_module("pair_runner").PROGRAMS)
     names.sort(key=lambda name: "compiled" in name)  # last what takes long
     return [name + end for name in names for end in (("", "_hidden") if twins else ("",))]
 

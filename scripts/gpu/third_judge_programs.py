@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Twelve more programs as people write them, to judge rules that never saw them.
 
-    python scripts/gpu/third_judge_programs.py NAME [--fixed] [--steps 40]
+    python scripts/gpu/third_judge_programs.py NAME [--change KIND] [--steps 40]
     python scripts/gpu/third_judge_programs.py --measure [NAME ...]     a line of JSON for each pair
 
 They were written from the table of docs/findings.md, by somebody who had read neither the rules nor
