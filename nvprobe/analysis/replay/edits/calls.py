@@ -6,7 +6,7 @@ import numpy as np
 
 from nvprobe.analysis.replay.changes import drop, drop_ops, ops_of, unwait
 from nvprobe.analysis.replay.levels import Edit, Level
-from nvprobe.analysis.replay.model import Model
+from nvprobe.analysis.replay.model import NOTHING, Model
 from nvprobe.analysis.replay.sample import Sample
 from nvprobe.analysis.waiting.host_time import thread_lanes
 from nvprobe.attribution.intervals import Coverage
@@ -19,8 +19,12 @@ LAUNCH_NS, LATENCY_NS = 5_000, 1_000
 def without(sample: Sample, events: Column) -> Edit:
     """Calls that are not made. Low: they are, but nobody waits. High: nor is the work before them.
 
-    Mid: the ops and waits go; what the host does before a call may have to be done anyway.
+    Mid: the ops and waits go, and the work from one launch that goes to the next call that does.
+    What the host does before the first of them, or with a value it has waited for, may have to be
+    done anyway.
     """
+    launches = events & (sample.model.events.awaits == NOTHING)
+    between = events & _follows(sample.model.events.lane, launches)
 
     def edit(model: Model, level: Level) -> None:
         if level == Level.HIGH:
@@ -30,8 +34,18 @@ def without(sample: Sample, events: Column) -> Edit:
         if level == Level.MID:
             drop_ops(model, ops_of(model, events))
             model.events.dur[events] = 0
+            model.events.gap[between] = 0
 
     return edit
+
+
+def _follows(lane: Column, events: Column) -> Column:
+    """Bool per event: the one before it in its lane is one of ``events``."""
+    order = np.argsort(lane, kind="stable")
+    before, same = events[order][:-1], lane[order][1:] == lane[order][:-1]
+    out = np.zeros(len(events), bool)
+    out[order[1:]] = before & same
+    return out
 
 
 def made_before(sample: Sample, events: Column) -> Edit:
