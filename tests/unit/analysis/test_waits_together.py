@@ -1,4 +1,4 @@
-"""Waits that save nothing one by one, waits for the whole device, and waits without a replay."""
+"""Waits that save nothing one by one, values read in a row, whole devices, and no replay."""
 
 from __future__ import annotations
 
@@ -61,6 +61,33 @@ def test_reads_that_each_starve_the_gpu_stay_apart() -> None:
     waits = [one for one in found(lambda scene: read_twice(scene, 400 * US)) if "sync" in one.id]
     assert waits
     assert all("places" not in one.evidence for one in waits)
+
+
+def read_in_a_loop(scene: Scene, launched: bool) -> None:
+    """Twelve values at two lines in turn; the host takes as long for them as for the launches."""
+    scene.inside("forward", lambda: launches(scene))
+    for _ in range(6):
+        for line in ("total", "word"):
+            scene.host(30 * US)
+            scene.inside(line, scene.item)
+        if launched:
+            scene.launch(CUSTOM, 15 * US)
+
+
+def test_values_read_in_a_row_at_two_lines_are_one_finding_and_one_copy() -> None:
+    (one,) = [one for one in found(lambda s: read_in_a_loop(s, False)) if "sync" in one.id]
+    assert one.evidence["places"] == 2
+    assert one.evidence["reads_in_a_row"] == 12
+    assert one.evidence["rows_per_step"] == 1
+    assert one.step_saving is not None
+    assert one.step_saving.mid > 40
+    assert ".tolist()" in one.advice[0]
+
+
+def test_reads_with_launches_between_them_need_their_own_waits() -> None:
+    waits = [one for one in found(lambda s: read_in_a_loop(s, True)) if "sync" in one.id]
+    assert waits
+    assert all("reads_in_a_row" not in one.evidence for one in waits)
 
 
 def whole_device(scene: Scene, ns: int = 400 * US) -> None:

@@ -29,16 +29,59 @@ BESIDE = 0.2
 
 
 def remove_sync(sample: Sample, events: Column) -> Edit:
-    """Synchronizations that go. Low: the last of each step has to stay. High: with the read."""
+    """Synchronizations that go. Low: the last of each step has to stay. High: with the read.
+
+    Of values that are read in a row one copy reads all. Low: half of the work around each remains.
+    """
     last = _last_of_steps(sample, events)
     reads = _reads_before(sample, events) | events
+    others = _others_of_rows(sample, events)
 
     def edit(model: Model, level: Level) -> None:
         unwait(model, events & ~last if level == Level.LOW else events)
         if level == Level.HIGH:
             drop(model, reads)
+        else:
+            _read_at_once(model, others, 0.5 if level == Level.LOW else 0.0)
 
     return edit
+
+
+def reads_in_a_row(sample: Sample, events: Column) -> Column:
+    """Per event the number of its row of values that are read one by one, -1.
+
+    ``events``: waits. Nothing is launched between the reads of a row, so what the last one reads
+    was there at the first: a loop in Python picks values out of a tensor.
+    """
+    copies = _reads_before(sample, events)
+    launching = sample.model.op_end() > sample.model.events.first_op
+    reading = _copying_to_host(sample)
+    barrier = (launching & ~reading) | (sample.model.events.kind == EventKind.STEP)
+    number = np.cumsum(barrier)
+    values = events & (reading | np.append(False, copies[:-1]))
+    count = np.bincount(number[values], minlength=int(number.max(initial=0)) + 1)
+    mine = (values | copies) & (count[number] >= TURNS)
+    return np.where(mine, number, NOTHING)
+
+
+def _others_of_rows(sample: Sample, events: Column) -> Column:
+    """Bool per event: of a row of reads, but not the last one, which can read all values."""
+    row = reads_in_a_row(sample, events)
+    rows = np.flatnonzero((row != NOTHING) & events)
+    stay = np.zeros(len(events), bool)
+    stay[rows[np.flatnonzero(np.diff(row[rows], append=NOTHING))]] = True
+    stay |= _reads_before(sample, stay)
+    return np.asarray((row != NOTHING) & ~stay)
+
+
+def _read_at_once(model: Model, others: Column, share: float) -> None:
+    """Reads that another one does as well. ``share``: what remains of the work around each."""
+    e = model.events
+    other = np.maximum(e.gap[others] - DISPATCH_NS, 0)
+    gap, dur = e.gap[others] - other, e.dur[others].copy()
+    drop(model, others)
+    e.gap[others] = other + np.rint(share * gap).astype(np.int64)
+    e.dur[others] = np.rint(share * dur).astype(np.int64)
 
 
 def without_selection(
@@ -110,10 +153,15 @@ def _last_of_steps(sample: Sample, events: Column) -> Column:
 
 def _reads_before(sample: Sample, events: Column) -> Column:
     """The copies to the host that come right before ``events`` (bool per event)."""
-    ops = _ops(sample)
-    reads = np.zeros(len(events), bool)
-    reads[sample.model.ops.event[ops.copy_kind[sample.op] == DEVICE_TO_HOST]] = True
-    return np.append(reads[:-1] & events[1:], False)
+    return np.append(_copying_to_host(sample)[:-1] & events[1:], False)
+
+
+def _copying_to_host(sample: Sample) -> Column:
+    """Bool per event: it launches a copy to the host."""
+    reads = np.zeros(len(sample.events), bool)
+    to_host = _ops(sample).copy_kind[sample.op] == DEVICE_TO_HOST
+    reads[sample.model.ops.event[to_host]] = True
+    return reads
 
 
 def _ops(sample: Sample) -> Ops:
@@ -167,9 +215,7 @@ def between_reads(sample: Sample) -> Column:
 
     What is sent after a value was read may depend on it.
     """
-    e, ops = sample.model.events, _ops(sample)
-    read = np.zeros(len(e), bool)
-    read[sample.model.ops.event[ops.copy_kind[sample.op] == DEVICE_TO_HOST]] = True
+    e, read = sample.model.events, _copying_to_host(sample)
     waits = (e.awaits != NOTHING) & (read | np.append(False, read[:-1]))
     return np.cumsum(waits | (e.kind == EventKind.STEP))
 
