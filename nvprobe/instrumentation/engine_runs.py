@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from nvprobe.instrumentation import awake, compiled, emitter, forwards, torch_hooks
+from nvprobe.instrumentation import awake, compiled, emitter, forwards, steps, torch_hooks
 from nvprobe.instrumentation.emitter import Category, Label
 
 log = logging.getLogger("nvprobe")
@@ -51,27 +51,38 @@ class _Here(threading.local):
         self.calls: list[Hashable] = []
         self.last: _Signature | None = None
         self.without_calls = 0
+        self.since: tuple[Hashable, ...] = ()
+        """The calls before the last run that had any."""
+        self.skipped = False
+        """Whether modules of a call since then were called without rows."""
 
 
 _here = _Here()
 _signatures: dict[Hashable, _Signature] | None = None
 """None while nobody has said that a recorder records: then every run is named."""
+_followers: dict[Hashable, dict[int, _Signature]] = {}
+"""By call: the signatures of the runs that came after it, until the next call."""
+_graphs_called = False
+"""Whether compiled graphs run: the ranges of their backward passes need rows in every run."""
 _first_parameters: dict[int, weakref.ref[Any]] = {}
 
 
 def recording() -> None:
     """A recorder begins to record now: from here on a run seen often enough is not named."""
-    global _signatures, _here
+    global _signatures, _here, _graphs_called
     awake.follow(_forget, _forget)
     if torch_hooks.torch_loaded():
         torch_hooks.hide_from_dynamo(torch_hooks.functions_of(sys.modules[__name__]))
     _signatures, _here = {}, _Here()
+    _followers.clear()
+    _graphs_called = False
     forwards.root_called, compiled.graph_called = _note, _note_graph
 
 
 def _forget() -> None:
     global _signatures
     _signatures = None
+    steps.threads.here.rows = True
     forwards.root_called = compiled.graph_called = emitter.nobody
 
 
@@ -91,11 +102,28 @@ def begins(torch: Any, outputs: Any, arguments: Iterable[Any]) -> tuple[bool, La
     except Exception as error:  # a symbolic shape, an edge of the graph in place of a tensor
         log.debug("nodes are named, as these cannot be compared: %r", error)
     here.last = signature
+    steps.threads.here.rows = True
+    here.since = calls or here.since
     if signature is None:
         return True, None
+    for call in here.since:
+        _followers.setdefault(call, {})[signature.number] = signature
+    if here.skipped and signature.runs + 1 in NAMED:
+        return False, signature.unnamed  # not counted: the next one has names, and rows
     signature.runs += 1
     named = signature.runs in NAMED
     return named, signature.named if named else signature.unnamed
+
+
+def _skip_rows(here: _Here, call: Hashable) -> None:
+    """Leave out the rows of a call's modules where no run after such calls is named next.
+
+    Rows lead from the name of a node to its module; without names they lead nowhere.
+    """
+    known = {} if _graphs_called else _followers.get(call, {})
+    skips = bool(known) and all(one.runs + 1 not in NAMED for one in known.values())
+    here.skipped = skips or (here.skipped and bool(here.calls))
+    steps.threads.here.rows = not skips
 
 
 def _before(here: _Here, calls: tuple[Hashable, ...]) -> Hashable | None:
@@ -149,6 +177,7 @@ def _note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hash(made)
     except Exception:
         made = (object(),)  # equal to no other call
+    _skip_rows(_here, made)
     calls.append(made)
 
 
@@ -157,6 +186,8 @@ def _note_graph(identity: str, inputs: Any) -> None:
 
     A compiled root has no other sign.
     """
+    global _graphs_called
+    _graphs_called = True
     calls = _here.calls
     if len(calls) < _MOST_CALLS:
         calls.append((identity, *_sizes_and_gradient(inputs)))

@@ -160,9 +160,12 @@ def _template(original: Callable[..., Any], owner: type) -> FunctionType:
             if calls <= first_calls or not calls % every:
                 note(record, record.within)
                 here._rows.limit()
+        thread = counting.threads.here
+        if not thread.rows:
+            append = None
+        if append is not None:
             number = here._next_sequence
             first, start = number(), now()
-        thread = counting.threads.here
         thread.depth += 1  # as `steps` counts
         emit.own_push(record.label)
         try:

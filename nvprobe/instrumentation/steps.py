@@ -39,9 +39,11 @@ EXHAUSTED = emitter.label("data exhausted", Category.PHASE)
 class Thread:
     """A thread: its open step, how deep it is in ranges, and the operating system's id of it."""
 
-    __slots__ = ("data_ns", "depth", "id", "index", "source", "start_ns", "step_depth")
+    __slots__ = ("data_ns", "depth", "id", "index", "rows", "source", "start_ns", "step_depth")
 
     def __init__(self) -> None:
+        self.rows = True
+        """Whether calls of modules are noted with their autograd nodes (`engine_runs`)."""
         self.depth = self.index = self.start_ns = self.data_ns = 0
         self.step_depth: int | None = None
         self.source = ""

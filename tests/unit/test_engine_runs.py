@@ -10,10 +10,12 @@ from nvprobe.instrumentation import (
     autograd,
     awake,
     collectives,
+    compiled,
     copies,
     emitter,
     engine_runs,
     forwards,
+    steps,
 )
 from nvprobe.instrumentation.forwards import make_record
 from tests.unit.test_awake import state
@@ -108,6 +110,60 @@ def test_a_second_run_of_one_forward_pass_is_known_by_the_first(marks):
         loss.backward()
         net.weight.grad = None
     assert begun(marks) == ["0 named", "1 named", "0 named", "1 named", "0", "1"]
+
+
+def test_modules_have_rows_only_where_nodes_are_named(marks):
+    """A row leads from the name of a node to its module."""
+    net, engine_rows = Net(), []
+
+    def train(rows: int, **arguments: Any) -> None:
+        made = net(torch.ones(rows, 4)).sum()
+        engine_rows.append(steps.threads.here.rows)
+        made.backward(**arguments)
+        net.weight.grad = None
+        assert steps.threads.here.rows, "modules that are called again in the pass have theirs"
+
+    engine_runs.recording()
+    for _ in range(65):
+        train(2)
+    named = [one.endswith(" named") for one in begun(marks)]
+    assert engine_rows == named == [run in engine_runs.NAMED for run in range(1, 66)]
+
+    # Nobody could know that this pass differs from the 65 after the same call: its first run has
+    # no rows and so no names, the next two have both.
+    del marks[:], engine_rows[:]
+    for _ in range(4):
+        train(2, retain_graph=True)
+    assert begun(marks) == ["1", "1 named", "1 named", "1"]
+    assert engine_rows == [False, True, True, False]
+
+    del marks[:], engine_rows[:]
+    train(3)
+    assert begun(marks) == ["2 named"]
+    assert engine_rows == [True]
+
+
+def test_beside_compiled_graphs_modules_have_all_rows(marks):
+    """The range of a graph's backward pass has the number of a node, in runs without names, too."""
+    net = Net()
+    engine_runs.recording()
+    for _ in range(5):
+        made = net(torch.ones(2, 4)).sum()
+        compiled.graph_called("graph", [])
+        assert steps.threads.here.rows
+        made.backward()
+        net.weight.grad = None
+
+
+def test_modules_have_rows_again_after_a_window(marks):
+    net = Net()
+    engine_runs.recording()
+    for _ in range(3):
+        run(net)
+    net(torch.ones(2, 4))
+    assert not steps.threads.here.rows
+    awake.sleep()
+    assert steps.threads.here.rows
 
 
 def test_a_run_inside_a_node_is_part_of_that_nodes_run(marks):
