@@ -17,7 +17,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from pair_runner import BF16, CUDA, DEVICE, Step, main, pair, size, wait
+from pair_runner import (
+    BF16,
+    CUDA,
+    DEVICE,
+    Step,
+    changes,
+    graphed,
+    graphs,
+    main,
+    pair,
+    size,
+    wait,
+)  # fmt: skip
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -144,14 +156,13 @@ def picture_classifier(fixed: bool) -> Step:
     return step
 
 
-@pair("input_wait")
-def light_loader(fixed: bool) -> Step:
-    """No workers either, but the GPU has enough to do: nothing to gain."""
+@changes("input_wait", "elementwise_chain")
+def light_loader(change: str) -> Step:
+    """No workers either, but the GPU has enough to do: nothing to gain. Or what trains compiled."""
     rows = TensorDataset(torch.randn(8192, size(1024)), torch.randint(0, 10, (8192,)))
     workers = {"num_workers": 4 if CUDA else 1, "persistent_workers": True}
-    loader = DataLoader(
-        rows, 256, shuffle=True, drop_last=True, pin_memory=CUDA, **(workers if fixed else {})
-    )
+    more = workers if change == "input_wait" else {}
+    loader = DataLoader(rows, 256, shuffle=True, drop_last=True, pin_memory=CUDA, **more)
     width = size(8192)
     parts: list[nn.Module] = [nn.Linear(size(1024), width, device=DEVICE), nn.ReLU()]
     for _ in range(10):
@@ -160,14 +171,20 @@ def light_loader(fixed: bool) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = endless(loader)
 
+    def noised_loss(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        noised = (features + 0.1 * torch.randn_like(features)).repeat(8, 1)
+        return functional.cross_entropy(model(noised).float(), labels.repeat(8))
+
+    compiles = change == "elementwise_chain" and CUDA
+    loss = torch.compile(noised_loss) if compiles else noised_loss
+
     def step() -> None:
         features, labels = next(batches)  # <- light_loader
         features = features.to(DEVICE, BF16, non_blocking=True)
         labels = labels.to(DEVICE, non_blocking=True)
         optimizer.zero_grad()
         for _ in range(2):  # two views of each row, noised
-            noised = (features + 0.1 * torch.randn_like(features)).repeat(8, 1)
-            functional.cross_entropy(model(noised).float(), labels.repeat(8)).backward()
+            loss(features, labels).backward()
         optimizer.step()
 
     return step
@@ -220,10 +237,12 @@ class Denoiser(nn.Module):
         return self.leave(h)
 
 
-@pair("implicit_sync")
-def diffusion_sampler(fixed: bool) -> Step:
-    """Sampling whose schedule lives on the GPU and is asked for; fixed: on the host."""
+@changes("implicit_sync", "elementwise_chain")
+def diffusion_sampler(change: str) -> Step:
+    """Sampling whose schedule lives on the GPU and is asked for: on the host, or compiled."""
     model = Denoiser(size(192, 16)).to(DEVICE, BF16).eval()
+    if change == "elementwise_chain" and CUDA:
+        model.compile()
     count = 1000
     betas = torch.linspace(1e-4, 0.02, count)
     alphas, bars = 1 - betas, torch.cumprod(1 - betas, 0)
@@ -255,7 +274,7 @@ def diffusion_sampler(fixed: bool) -> Step:
                 mean = mean + math.sqrt(beta) * torch.randn_like(x)
             x.copy_(mean.clamp(-3, 3))
 
-    return with_the_schedule_on_the_host if fixed else as_it_is
+    return with_the_schedule_on_the_host if change == "implicit_sync" else as_it_is
 
 
 class Convolution(nn.Module):
@@ -298,30 +317,42 @@ def graph_network(fixed: bool) -> Step:
     return step
 
 
-@pair("explicit_sync")
-def timed_lstm(fixed: bool) -> Step:
-    """Phases timed with synchronizations where the GPU is busy anyway: nothing to gain."""
+@changes("explicit_sync", "launch_bound")
+def timed_lstm(change: str) -> Step:
+    """Phases timed with synchronizations where the GPU is busy: without, or a graph for each."""
     width = size(1024)
     embedding = nn.Embedding(5000, width)
     lstm = nn.LSTM(width, width, 3, batch_first=True)
     model = nn.ModuleList((embedding, lstm, nn.Linear(width, 5000))).to(DEVICE, BF16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=CUDA, capturable=CUDA)
     ids = torch.randint(0, 5000, (256, size(129)), device=DEVICE)
 
     def now() -> None:
-        if not fixed:
+        if change != "explicit_sync":
             wait()  # <- timed_lstm
 
-    def step() -> None:
-        now()
+    def forward(_: None) -> torch.Tensor:
         optimizer.zero_grad()
         hidden, _ = lstm(embedding(ids[:, :-1]))
         logits = model[2](hidden).flatten(0, 1)
-        loss = functional.cross_entropy(logits, ids[:, 1:].flatten())
-        now()
+        return functional.cross_entropy(logits, ids[:, 1:].flatten())
+
+    def backward(loss: torch.Tensor) -> None:
         loss.backward()
-        now()
+
+    def update(_: None) -> None:
         optimizer.step()
+
+    if change == "launch_bound":
+        forward, backward, update = graphs(forward, backward, update)
+
+    def step() -> None:
+        now()
+        loss = forward(None)
+        now()
+        backward(loss)
+        now()
+        update(None)
         now()
 
     return step
@@ -468,8 +499,8 @@ def tabular_columns(fixed: bool) -> Step:
     return step
 
 
-@pair("launch_bound")
-def token_by_token(fixed: bool) -> Step:
+@changes("launch_bound")
+def token_by_token(change: str) -> Step:
     """Decoding with a static cache, launched kernel by kernel; fixed: a CUDA graph."""
     depth, batch, heads, length = 24 if CUDA else 2, 8, size(16), size(512)
     width = size(1024, 64)
@@ -499,17 +530,7 @@ def token_by_token(fixed: bool) -> Step:
         token.copy_((x @ embedding.weight.T).argmax(-1))
         place.copy_((place + 1) % length)
 
-    run = forward
-    if fixed and CUDA:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            forward()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            forward()
-        run = graph.replay
+    run = graphed(forward) if change == "launch_bound" else forward
 
     def step() -> None:
         with nvprobe.step():
@@ -590,9 +611,9 @@ def segmentation(fixed: bool) -> Step:
     return step
 
 
-@pair("implicit_sync")
-def logged_losses(fixed: bool) -> Step:
-    """Six losses of a multi-task model logged in every step; fixed: every hundredth."""
+@changes("implicit_sync", "launch_bound")
+def logged_losses(change: str) -> Step:
+    """Six losses logged in every step: every hundredth, or graphs before and after the log."""
     width = size(1536)
     trunk = nn.Sequential(
         *(part for _ in range(6) for part in (nn.Linear(width, width), nn.ReLU()))
@@ -604,17 +625,26 @@ def logged_losses(fixed: bool) -> Step:
     log: list[dict[str, float]] = []
     turn = itertools.count()
 
-    def step() -> None:
+    def forward(_: None) -> dict[str, torch.Tensor]:
         optimizer.zero_grad()
         hidden = trunk(x)
-        losses = {
+        return {
             f"task{i}": functional.cross_entropy(head(hidden), labels[i])
             for i, head in enumerate(list(model)[1:])
         }
-        if not fixed or next(turn) % 100 == 0:
-            log.append({name: loss.item() for name, loss in losses.items()})  # <- logged_losses
+
+    def update(losses: dict[str, torch.Tensor]) -> None:
         torch.stack(list(losses.values())).sum().backward()
         optimizer.step()
+
+    if change == "launch_bound":
+        forward, update = graphs(forward, update)
+
+    def step() -> None:
+        losses = forward(None)
+        if change != "implicit_sync" or next(turn) % 100 == 0:
+            log.append({name: loss.item() for name, loss in losses.items()})  # <- logged_losses
+        update(losses)
 
     return step
 
@@ -692,12 +722,14 @@ class Checked(nn.Module):
         return y
 
 
-@pair("graph_break")
-def compiled_encoder(fixed: bool) -> Step:
-    """An encoder compiled for inference that looks at its values; fixed: it does not."""
-    layers = [Checked(Layer(size(512), 8 if CUDA else 2, False), not fixed) for _ in range(6)]
+@changes("graph_break", "launch_bound")
+def compiled_encoder(change: str) -> Step:
+    """An encoder compiled for inference that looks at its values: not, or with CUDA graphs."""
+    looks = change != "graph_break"
+    layers = [Checked(Layer(size(512), 8 if CUDA else 2, False), looks) for _ in range(6)]
     model = nn.Sequential(*layers).to(DEVICE, BF16).eval()
-    compiled = torch.compile(model)
+    replayed = change == "launch_bound" and CUDA
+    compiled = torch.compile(model, mode="reduce-overhead" if replayed else None)
     x = torch.randn(8, size(128), size(512), device=DEVICE, dtype=BF16)
 
     @torch.inference_mode()
@@ -767,15 +799,15 @@ def contrastive(fixed: bool) -> Step:
     return step
 
 
-@pair("fp64_gemm")
-def physics_in_double(fixed: bool) -> Step:
-    """A small network for a differential equation, in FP64 where launches take the time."""
-    kind = torch.float32 if fixed else torch.float64
+@changes("fp64_gemm", "launch_bound")
+def physics_in_double(change: str) -> Step:
+    """A small network in FP64 where launches take the time: in FP32, or as a CUDA graph."""
+    kind = torch.float32 if change == "fp64_gemm" else torch.float64
     parts: list[nn.Module] = [nn.Linear(2, 64), nn.Tanh()]
     for _ in range(4):
         parts += [nn.Linear(64, 64), nn.Tanh()]
     model = nn.Sequential(*parts, nn.Linear(64, 1)).to(DEVICE, kind)  # <- physics_in_double
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=CUDA)
     points = torch.rand(2000, 2, device=DEVICE, dtype=kind, requires_grad=True)
 
     def step() -> None:
@@ -787,22 +819,22 @@ def physics_in_double(fixed: bool) -> Step:
         loss.backward()
         optimizer.step()
 
-    return step
+    return graphed(step) if change == "launch_bound" else step
 
 
-@pair("weight_casts")
-def mixed_micro_batches(fixed: bool) -> Step:
-    """Six small micro-batches, each with an autocast of its own; fixed: one around them all."""
+@changes("weight_casts", "launch_bound")
+def mixed_micro_batches(change: str) -> Step:
+    """Six micro-batches, each with its autocast: one around them all, or a CUDA graph."""
     with torch.device(DEVICE):
         model = GPT(size(4096), size(1024), 6, size(16), size(256))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA, capturable=CUDA)
     ids = torch.randint(0, size(4096), (6, 4, size(256) + 1), device=DEVICE)
 
     def each(batch: torch.Tensor) -> None:
         (model(batch[:, :-1], batch[:, 1:]) / len(ids)).backward()
 
     def step() -> None:
-        if fixed:
+        if change == "weight_casts":
             with torch.autocast(DEVICE, BF16):
                 for batch in ids:
                     each(batch)
@@ -813,7 +845,7 @@ def mixed_micro_batches(fixed: bool) -> Step:
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return graphed(step) if change == "launch_bound" else step
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,8 @@ HIDDEN = "_hidden"
 AS_IT_IS = ""
 """No change."""
 Step = Callable[[], object]
+Part = Callable[[Any], Any]
+"""Of a step: gets what the part before it returned."""
 
 
 class Program(NamedTuple):
@@ -73,25 +75,47 @@ def pair(cause: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step
     return add
 
 
-def graphed(step: Step) -> Step:
-    """The whole step as one CUDA graph, after three steps on a stream of its own."""
+def graphs(*parts: Part) -> tuple[Part, ...]:
+    """Parts of a step as a CUDA graph each: between them the host may read or upload.
+
+    A part gets what the part before it returned, the first one None. They run in this order only,
+    as they share memory. Three steps before, on a stream of their own, make what is made once;
+    nothing of these may be kept, as gradients would go back to their stream.
+    """
     if not CUDA:
-        return step
+        return parts
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(3):
-            step()
+            given: Any = None
+            for part in parts:
+                given = part(given)
     torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+    given, pool, captured = None, torch.cuda.graph_pool_handle(), []
+    with torch.cuda.stream(torch.cuda.current_stream()):  # back to it where a capture fails, too
+        for part in parts:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                given = part(given)
+            captured.append(replays(graph, given))
+    return tuple(captured)
 
-    def replayed() -> object:
+
+def replays(graph: torch.cuda.CUDAGraph, made: Any) -> Part:
+    """A part that replays a graph, and returns what was made while it was captured."""
+
+    def replayed(_: Any) -> Any:
         graph.replay()
-        return out
+        return made
 
     return replayed
+
+
+def graphed(step: Step) -> Step:
+    """The whole step as one CUDA graph."""
+    (whole,) = graphs(lambda _: step())
+    return lambda: whole(None)
 
 
 def hidden(step: Step) -> Step:
@@ -151,7 +175,7 @@ def measured(name: str, groups: int = 5, steps: int = 10) -> dict[str, object]:
             except Exception as problem:
                 if change in (AS_IT_IS, kinds[0]):
                     raise
-                errors[change] = f"{type(problem).__name__}: {problem}"
+                errors[change] = described(problem)
             else:
                 times[change] += [took] if turn else []  # the first warms up
     rows = {change: spread(some) for change, some in times.items() if change not in errors}
@@ -159,6 +183,13 @@ def measured(name: str, groups: int = 5, steps: int = 10) -> dict[str, object]:
         "name": name, "cause": kinds[0], "plain": rows.pop(AS_IT_IS), "fixed": rows[kinds[0]],
         "changes": rows, "lines": marked(name), **({"errors": errors} if errors else {}),
     }  # fmt: skip
+
+
+def described(problem: BaseException) -> str:
+    """What went wrong first: the end of a failed capture raises another error."""
+    while problem.__context__ is not None:
+        problem = problem.__context__
+    return f"{type(problem).__name__}: {problem}"
 
 
 def timed(step: Step, steps: int) -> float:
@@ -196,7 +227,7 @@ def main(about: str | None) -> None:
             try:
                 row = measured(name)
             except Exception as problem:  # one program's fault is a line, not the end
-                row = {"name": name, "error": f"{type(problem).__name__}: {problem}"}
+                row = {"name": name, "error": described(problem)}
             print(json.dumps(row), flush=True)
             gc.collect()
             torch.cuda.empty_cache()

@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WINDOW, STEPS = "14:20", "24"
 KEPT = ("*.sqlite", "run.json", "sidecar.*.jsonl")
-SILENT = 75.0  # seconds for one program to be measured: some are compiled
+SILENT = 120.0  # seconds for one program to be measured: some are compiled in several ways
 LONGEST = 90.0  # seconds for a capture
 SHORTEST = 15.0  # seconds under which none is begun
 MEASURING = 0.5  # of the time, at most
@@ -101,6 +101,8 @@ def measure(program: Path, names: list[str], out: Path, end: float) -> Iterator[
             with (out / "truth.jsonl").open("a") as truth:
                 truth.write(line + "\n")
             yield str(row["name"])
+            if "errors" in row:
+                break  # nor after a capture that failed
         else:
             if left:
                 say({"name": left.pop(0), "problem": "not measured: its process ended"})
