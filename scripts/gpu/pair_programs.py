@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable
 
 import torch
-from pair_runner import BF16, DEVICE, SCALE, Step, main, pair
+from pair_runner import BF16, CUDA, DEVICE, SCALE, Step, changes, graphed, graphs, main, pair
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -230,11 +230,21 @@ def casts_in_each_micro_batch(fixed: bool) -> Step:
     return step
 
 
-@pair("host_tensors")
-def mask_made_on_the_host(fixed: bool) -> Step:
+@changes("host_tensors", "launch_bound")
+def mask_made_on_the_host(change: str) -> Step:
+    """A mask that is kept on the GPU, or all that follows its upload as a CUDA graph."""
     x = batch(2048)
-    model = Masked(fixed, *x.shape).to(DEVICE)
-    return training(model, lambda: model(x).square().mean())
+    model = Masked(change == "host_tensors", *x.shape).to(DEVICE)
+    if change != "launch_bound":
+        return training(model, lambda: model(x).square().mean(), capturable=CUDA)
+    mask = model.kept.clone()
+    rest = graphed(training(model, lambda: model.body(x + mask).square().mean(), capturable=CUDA))
+
+    def step() -> None:
+        mask.copy_(torch.triu(torch.ones(model.shape)))
+        rest()
+
+    return step
 
 
 @pair("large_download")
@@ -334,17 +344,17 @@ def rows_by_index(fixed: bool) -> Step:
     return training(both, loss)
 
 
-@pair("zeroed_gradients")
-def zeros_in_gradients(fixed: bool) -> Step:
+@changes("zeroed_gradients", "launch_bound")
+def zeros_in_gradients(change: str) -> Step:
     model, x = blocks(24), batch(512)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=CUDA)
 
     def step() -> None:
         model(x).square().mean().backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=fixed)
+        optimizer.zero_grad(set_to_none=change == "zeroed_gradients")
 
-    return step
+    return graphed(step) if change == "launch_bound" else step
 
 
 @pair("strided_copy")
@@ -489,17 +499,30 @@ def pinned_each_step(fixed: bool) -> Step:
     return training(model, loss)
 
 
-@pair("implicit_sync")
-def loss_read_each_step(fixed: bool) -> Step:
+@changes("implicit_sync", "launch_bound")
+def loss_read_each_step(change: str) -> Step:
+    """A loss that stays on the GPU, or graphs before and after it is read."""
     model, x = blocks(), batch(512)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=CUDA)
     kept: list[object] = []
 
-    def loss() -> torch.Tensor:
-        out = model(x).square().mean()
-        kept[:] = [out.detach() if fixed else out.item()]
-        return out
+    def forward(_: None) -> torch.Tensor:
+        return model(x).square().mean()
 
-    return training(model, loss)
+    def update(loss: torch.Tensor) -> None:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    if change == "launch_bound":
+        forward, update = graphs(forward, update)
+
+    def step() -> None:
+        loss = forward(None)
+        kept[:] = [loss.detach() if change == "implicit_sync" else loss.item()]
+        update(loss)
+
+    return step
 
 
 @pair("unfused_attention")

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from pair_runner import BF16, CUDA, DEVICE, Step, main, pair, size
+from pair_runner import BF16, CUDA, DEVICE, Step, changes, graphed, graphs, main, pair, size
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -220,6 +221,10 @@ class SpeechLayer(nn.Module):
         if places is None:
             mask = mask.to(x.device)  # <- speech_encoder
             places = sinusoids(*x.shape[1:], "cpu").to(x.device, x.dtype)  # <- speech_encoder
+        return self.attended(x, mask, places)
+
+    def attended(self, x: torch.Tensor, mask: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """What follows what is made on the host."""
         y = self.norm(x)
         q, k = (split(one, self.heads) for one in self.qk(y + places).chunk(2, -1))
         y = functional.scaled_dot_product_attention(
@@ -229,9 +234,10 @@ class SpeechLayer(nn.Module):
         return x + 0.5 * self.after(x)
 
 
-@pair("host_tensors")
-def speech_encoder(fixed: bool) -> Step:
-    """Places and masks made on the host in each layer; fixed: on the GPU, places once."""
+@changes("host_tensors", "launch_bound")
+def speech_encoder(change: str) -> Step:
+    """Places and masks made on the host in each layer: on the GPU, or graphs between them."""
+    fixed = change == "host_tensors"
     width, frames, marks = size(512, 16), size(400), size(80)
     heads, depth = (8, 12) if CUDA else (2, 2)
     with torch.device(DEVICE):
@@ -241,22 +247,53 @@ def speech_encoder(fixed: bool) -> Step:
         sounds = torch.randn(8, marks, 4 * frames, dtype=BF16)
         targets = torch.randint(0, 32, (8, frames))
     model = nn.ModuleList((enter, layers, head))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA, capturable=CUDA)
     lengths = torch.linspace(frames // 2, frames, 8).long()
     places = sinusoids(frames, width, DEVICE).to(BF16) if fixed else None
 
-    def step() -> torch.Tensor:
-        x = enter(sounds).mT
-        given = lengths.to(DEVICE) if fixed else lengths
-        for layer in layers:
-            x = layer(x, given, places)
+    def update(x: torch.Tensor) -> torch.Tensor:
         loss = functional.cross_entropy(head(x).float().flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
 
-    return step
+    def step() -> torch.Tensor:
+        x = enter(sounds).mT
+        given = lengths.to(DEVICE) if fixed else lengths
+        for layer in layers:
+            x = layer(x, given, places)
+        return update(x)
+
+    if change != "launch_bound":
+        return step
+    masks = torch.ones(depth, 8, frames, dtype=torch.bool, device=DEVICE)
+    waves = torch.zeros(depth, frames, width, dtype=BF16, device=DEVICE)
+
+    def until_upload(layer: int) -> Callable[[torch.Tensor | None], torch.Tensor]:
+        def part(x: torch.Tensor | None) -> torch.Tensor:
+            if x is None:
+                x = enter(sounds).mT
+            else:
+                x = layers[layer - 1].attended(x, masks[layer - 1], waves[layer - 1])
+            return x + 0.5 * layers[layer].before(x)
+
+        return part
+
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return update(layers[-1].attended(x, masks[-1], waves[-1]))
+
+    *parts, last = graphs(*map(until_upload, range(depth)), last)
+
+    def step_in_graphs() -> torch.Tensor:
+        x = None
+        for part, mask, wave in zip(parts, masks, waves, strict=True):
+            x = part(x)
+            mask.copy_(torch.arange(frames) < lengths[:, None])
+            wave.copy_(sinusoids(frames, width, "cpu"))
+        return last(x)
+
+    return step_in_graphs
 
 
 # Pictures: what is rebuilt goes to the host in every step, to be looked at.
@@ -413,15 +450,16 @@ def protein_pairs(fixed: bool) -> Step:
 # Physics: a small network, differentiated twice in each of three coordinates.
 
 
-@pair("launch_bound")
-def wave_equation(fixed: bool) -> Step:
+@changes("launch_bound")
+def wave_equation(change: str) -> Step:
     """A thousand small kernels, one after the other; fixed: the step as one CUDA graph."""
     width = size(128, 8)
     layers: list[nn.Module] = [nn.Linear(3, width), nn.Tanh()]
     for _ in range(5):
         layers += [nn.Linear(width, width), nn.Tanh()]
     model = nn.Sequential(*layers, nn.Linear(width, 1)).to(DEVICE)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=fixed and CUDA)
+    replayed = change == "launch_bound" and CUDA
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=replayed)
     inside = torch.rand(size(2048), 3, device=DEVICE, requires_grad=True)
     border = torch.rand(size(512), 3, device=DEVICE)
     begin = torch.rand(size(512), 3, device=DEVICE) * torch.tensor([1.0, 1.0, 0.0], device=DEVICE)
@@ -441,23 +479,7 @@ def wave_equation(fixed: bool) -> Step:
         optimizer.step()  # <- wave_equation
         return loss.detach()
 
-    if not (fixed and CUDA):
-        return train
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            train()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = train()
-
-    def step() -> torch.Tensor:
-        graph.replay()
-        return loss
-
-    return step
+    return graphed(train) if replayed else train
 
 
 # Quantization: rounding written out, operator by operator.
@@ -558,15 +580,15 @@ class StackedMixture(Mixture):
         return torch.baddbmm(self.biases[1], hidden, self.weights[1]).transpose(0, 1)
 
 
-@pair("products_in_a_row")
-def mixture_of_tasks(fixed: bool) -> Step:
-    """Two dozen experts in a Python loop, on three levels; fixed: batched products."""
+@changes("products_in_a_row", "launch_bound")
+def mixture_of_tasks(change: str) -> Step:
+    """Two dozen experts in a Python loop, on three levels: batched products, or a CUDA graph."""
     width, count = size(256), 24 if CUDA else 4
-    kind = StackedMixture if fixed else Mixture
+    kind = StackedMixture if change == "products_in_a_row" else Mixture
     levels = nn.Sequential(*(kind(count, width) for _ in range(3))).to(DEVICE, BF16)
     heads = nn.Linear(width, 2).to(DEVICE, BF16)
     parameters = [*levels.parameters(), *heads.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=CUDA)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=CUDA, capturable=CUDA)
     rows = torch.randn(size(4096), width, device=DEVICE, dtype=BF16)
     clicks = torch.randint(0, 2, (size(4096), 2), device=DEVICE).float()
 
@@ -577,7 +599,7 @@ def mixture_of_tasks(fixed: bool) -> Step:
         optimizer.step()
         return loss.detach()
 
-    return step
+    return graphed(step) if change == "launch_bound" else step
 
 
 # A GAN, whose loop over weights costs nothing where convolutions take the time.
@@ -597,9 +619,9 @@ class Upward(nn.Module):
         return x + self.inner(x)
 
 
-@pair("launch_loop")
-def pictures_gan(fixed: bool) -> Step:
-    """The average of the generator's weights in a loop: nothing to gain by ``foreach``."""
+@changes("launch_loop", "elementwise_chain")
+def pictures_gan(change: str) -> Step:
+    """Weights averaged in a loop: nothing to gain by ``foreach``. Or both networks compiled."""
     widths = (512, 512, 256, 256, 128) if CUDA else (8, 8, 4, 4, 4)
     up = [Upward(a, b) for a, b in itertools.pairwise(widths)]
     generator = nn.Sequential(*up, nn.Conv2d(widths[-1], 3, 3, 1, 1), nn.Tanh())
@@ -607,6 +629,8 @@ def pictures_gan(fixed: bool) -> Step:
     critic = nn.Sequential(*down, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[0], 1))
     for one in (generator, critic):
         one.to(DEVICE, memory_format=LAST)
+        if change == "elementwise_chain" and CUDA:
+            one.compile()
     learns = {"lr": 2e-4, "betas": (0.5, 0.99), "fused": CUDA}
     of_generator = torch.optim.Adam(generator.parameters(), **learns)
     of_critic = torch.optim.Adam(critic.parameters(), **learns)
@@ -632,7 +656,7 @@ def pictures_gan(fixed: bool) -> Step:
         of_generator.zero_grad()
         fooled.backward()
         of_generator.step()
-        if fixed:
+        if change == "launch_loop":
             torch._foreach_lerp_(average, now, 0.001)
         else:
             for kept, new in zip(average, now, strict=True):
