@@ -13,7 +13,12 @@ from tests.nvtx_recorder.with_torch import TorchPython
 pytest.importorskip("torch")
 
 
-PROGRAMS = [("judge_programs", 20), ("pair_programs", 30), ("third_judge_programs", 12)]
+PROGRAMS = [
+    ("judge_programs", 20),
+    ("fourth_judge_programs", 12),
+    ("pair_programs", 30),
+    ("third_judge_programs", 12),
+]
 
 
 @pytest.mark.parametrize(("programs", "least"), PROGRAMS)
