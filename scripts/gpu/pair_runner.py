@@ -98,14 +98,17 @@ def graphs(*parts: Part) -> tuple[Part, ...]:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
                 given = part(given)
-            captured.append(replays(graph, given))
+            captured.append(replays(graph, part, given))
     return tuple(captured)
 
 
-def replays(graph: torch.cuda.CUDAGraph, made: Any) -> Part:
-    """A part that replays a graph, and returns what was made while it was captured."""
+def replays(graph: torch.cuda.CUDAGraph, part: Part, made: Any) -> Part:
+    """A part that replays a graph, and returns what was made while it was captured.
 
-    def replayed(_: Any) -> Any:
+    It keeps the part that was captured, as a graph does not keep the tensors that it reads.
+    """
+
+    def replayed(_: Any, kept: Part = part) -> Any:
         graph.replay()
         return made
 
