@@ -168,11 +168,12 @@ RECORDED: dict[str, tuple[str, list[str]]] = {
         "mostly GPU-bound, then launch-bound in step",
         [
             "fp32_gemm",
-            "mask_select",
+            "implicit_sync",
             "launch_bound",
             "implicit_sync",
             "implicit_sync",
             "elementwise_chain",
+            "mask_select",
         ],
     ),
     "nsys/h200/threaded_server.sqlite": (

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 PROGRAMS = [
     ("judge_programs", 20),
     ("fourth_judge_programs", 12),
+    ("fifth_judge_programs", 12),
     ("pair_programs", 30),
     ("third_judge_programs", 12),
 ]

@@ -68,7 +68,7 @@ def _read_in_rows(by: Replay, waits: tuple[Finding, ...], row: Column) -> Propos
     touches = _touched(waits)
     events = _events(by, touches)
     one, steps = _summed(waits, touches), by.sample.steps
-    count = np.count_nonzero(events & (row >= 0)) / steps
+    count = int(np.count_nonzero(events & (row >= 0))) / steps
     places = f"at {_places(waits)}" if one.sources else "one by one"
     return (
         dataclasses.replace(

@@ -78,6 +78,7 @@ def test_values_read_in_a_row_at_two_lines_are_one_finding_and_one_copy() -> Non
     (one,) = [one for one in found(lambda s: read_in_a_loop(s, False)) if "sync" in one.id]
     assert one.evidence["places"] == 2
     assert one.evidence["reads_in_a_row"] == 12
+    assert type(one.evidence["reads_in_a_row"]) is float  # as JSON holds it
     assert one.evidence["rows_per_step"] == 1
     assert one.step_saving is not None
     assert one.step_saving.mid > 40
